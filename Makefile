@@ -1,0 +1,43 @@
+# `make demo` and `make test` set up .venv by themselves; a second call finds it ready.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+READY := $(VENV)/.ready
+BIN := $(VENV)/bin
+# TensorFlow's start-up chatter hides the lines that matter.
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+export TF_ENABLE_ONEDNN_OPTS ?= 1
+
+.PHONY: demo test test-slow check lint wheel-test clean
+
+$(READY): setup.cfg pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install python3.11 (and python3-venv on Debian)"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; $(PYTHON) is older: call make PYTHON=/path/to/python3.11"; exit 2; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make environments: apt-get install python3-venv"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[onnx,test,dev]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py --out runs/demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow'
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+check: lint test
+
+wheel-test: $(READY)
+	rm -rf build dist $(VENV)-wheel
+	$(BIN)/python -m build --wheel --outdir dist .
+	$(PYTHON) -m venv $(VENV)-wheel
+	$(VENV)-wheel/bin/pip install --quiet "$$(ls dist/*.whl)[onnx,test]"
+	cd $$(mktemp -d) && cp -r $(CURDIR)/tests $(CURDIR)/setup.cfg . && $(CURDIR)/$(VENV)-wheel/bin/python -m pytest -q -n 2 -m 'not slow' --ignore tests/test_packaging.py --ignore tests/test_readme.py
+
+clean:
+	rm -rf $(VENV) $(VENV)-wheel build dist runs *.egg-info

@@ -1,0 +1,1 @@
+"""SavedModel and ONNX exports; imported as keras_attention.export."""

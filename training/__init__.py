@@ -1,0 +1,1 @@
+"""Training scripts and what they are made of; imported as keras_attention.training."""
