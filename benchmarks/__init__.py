@@ -1,0 +1,1 @@
+"""Speed, memory and quality measured against named peers; never imported by the package, never asserted in tests."""
