@@ -1,0 +1,198 @@
+"""The approximations and recurrences of keras_attention.ops against float64 loops, at sizes that are all different."""
+
+import numpy as np
+import pytest
+import reference_kernels as reference
+import tensorflow as tf
+
+from keras_attention.ops.linear import linear_attention
+
+B, H, T, S, D, DV = 2, 3, 11, 7, 4, 5
+X = np.array([[1, 0], [0, 1], [1, 1], [2, -1]], np.float32)[None, None]  # the public reports' example, [1, 1, 4, 2]
+
+
+def inputs(rng, queries=T, keys=None, scale=1.0):
+    keys = queries if keys is None else keys
+    shapes = (B, H, queries, D), (B, H, keys, D), (B, H, keys, DV)
+    return [rng.normal(0, scale, shape).astype("float32") for shape in shapes]
+
+
+def real_keys(rng, keys):
+    keep = rng.random((B, keys)) < 0.6
+    keep[0, :2] = False  # the first causal rows of one sequence have no key at all
+    keep[:, -1] = True
+    return keep
+
+
+def close(got, want, tolerance=1e-5):
+    np.testing.assert_allclose(np.asarray(got), want, rtol=tolerance, atol=tolerance)
+
+
+def gradients(function, arrays, upstream):
+    variables = [tf.constant(a) for a in arrays]
+    with tf.GradientTape() as tape:
+        tape.watch(variables)
+        loss = tf.reduce_sum(function(*variables) * upstream)
+    return [g.numpy() for g in tape.gradient(loss, variables)]
+
+
+def numeric_gradients(function, arrays, upstream, step=1e-5):
+    """Central differences of a float64 reference in a random direction of each input."""
+    out, rng = [], np.random.default_rng(0)
+    for i, array in enumerate(arrays):
+        direction = rng.normal(size=array.shape)
+        values = []
+        for sign in (1, -1):
+            moved = [np.asarray(a, np.float64) for a in arrays]
+            moved[i] = moved[i] + sign * step * direction
+            values.append((function(*moved) * upstream).sum())
+        out.append((direction, (values[0] - values[1]) / (2 * step)))
+    return out
+
+
+def assert_gradients(function, expected, arrays, upstream, tolerance=2e-3):
+    for got, (direction, want) in zip(
+        gradients(function, arrays, upstream), numeric_gradients(expected, arrays, upstream)
+    ):
+        assert np.isfinite(got).all()
+        np.testing.assert_allclose((got * direction).sum(), want, rtol=tolerance, atol=tolerance)
+
+
+# Linear attention
+
+
+@pytest.mark.parametrize("feature_map", ["elu", "relu", "softplus"])
+@pytest.mark.parametrize("padded", [False, True], ids=["all_keys", "padded"])
+@pytest.mark.parametrize(
+    "queries, keys, causal", [(T, S, False), (S, T, True), (T, S, True), (T, T, True), (1, S, True)]
+)
+def test_linear_equals_the_loop(rng, queries, keys, causal, padded, feature_map):
+    q, k, v = inputs(rng, queries, keys)
+    mask = real_keys(rng, keys) if padded else None
+    want = reference.linear(q, k, v, mask, causal, feature_map)
+    for chunk in (1, 3, 7, 128):
+        options = dict(padding_mask=mask, use_causal_mask=causal, feature_map=feature_map, chunk_size=chunk)
+        close(linear_attention(q, k, v, **options), want)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_linear_gradients_equal_the_loops(rng, causal):
+    q, k, v = inputs(rng, S)
+    mask, upstream = real_keys(rng, S), rng.normal(size=(B, H, S, DV)).astype("float32")
+    assert_gradients(
+        lambda q, k, v: linear_attention(q, k, v, padding_mask=mask, use_causal_mask=causal, chunk_size=3),
+        lambda q, k, v: reference.linear(q, k, v, mask, causal),
+        [q, k, v],
+        upstream,
+    )
+
+
+def test_linear_attention_of_the_public_report():
+    """fast-transformers#105: the mask belongs in the numerator and in the normaliser, for a batch of one too."""
+    got = linear_attention(X, X, X, padding_mask=[[True, True, True, False]])
+    close(got[0, 0], [[0.733333, 0.666667], [0.666667, 0.733333], [0.7, 0.7], [0.778154, 0.621846]], 1e-6)
+    got = linear_attention(X, X, X, use_causal_mask=True)
+    close(got[0, 0], [[1, 0], [0.444444, 0.555556], [0.7, 0.7], [1.207878, 0.051442]], 1e-6)
+    x = np.concatenate([np.full((1, 1, 1, 2), 7, np.float32), X[:, :, :3]], axis=2)
+    got = linear_attention(x, x, x, padding_mask=[[False, True, True, True]], use_causal_mask=True)
+    close(got[0, 0], [[0, 0], [1, 0], [0.444444, 0.555556], [0.7, 0.7]], 1e-6)
+
+
+def test_linear_features_that_are_all_zero_make_a_zero_row_with_zero_gradients():
+    x = np.array([[[[-1, -1], [2, 1]]]], np.float32)
+    relu = lambda q, k, v: linear_attention(q, k, v, feature_map="relu")  # noqa: E731
+    close(relu(x, x, x)[0, 0], [[0, 0], [2, 1]], 1e-6)
+    for causal in (False, True):
+        attend = lambda q, k, v: linear_attention(  # noqa: B023, E731
+            q, k, v, padding_mask=[[False, False]], use_causal_mask=causal
+        )
+        close(attend(x, x, x), np.zeros_like(x))
+        assert all((g == 0).all() for g in gradients(attend, [x, x, x], np.ones_like(x)))
+
+
+def test_linear_padding_changes_nothing_even_when_it_is_nan(rng):
+    q, k, v = inputs(rng, S)
+    pad = np.full((B, H, 3, D), np.nan, np.float32)
+    longer = [np.concatenate([x, np.resize(pad, (B, H, 3, x.shape[-1]))], axis=2) for x in (k, v)]
+    keep = np.array([[True] * S + [False] * 3] * B)
+    close(linear_attention(q, *longer, padding_mask=keep), linear_attention(q, k, v), 1e-6)
+    left = [np.concatenate([np.resize(pad, (B, H, 3, x.shape[-1])), x], axis=2) for x in (k, v)]
+    got = linear_attention(q, *left, padding_mask=keep[:, ::-1], use_causal_mask=True, chunk_size=4)
+    close(got, linear_attention(q, k, v, use_causal_mask=True), 1e-6)
+
+
+def test_linear_future_moves_nothing_before_it(rng):
+    q, k, v = inputs(rng, T)
+    changed = [np.concatenate([x[:, :, :6], x[:, :, 6:] + 100], axis=2) for x in (q, k, v)]
+    for chunk in (2, 4, 128):
+        one, other = (linear_attention(*x, use_causal_mask=True, chunk_size=chunk) for x in ((q, k, v), changed))
+        np.testing.assert_array_equal(one[:, :, :6], other[:, :, :6])
+        assert np.abs(one[:, :, 6:] - other[:, :, 6:]).max() > 1
+
+
+def test_linear_prefill_and_steps_equal_one_pass(rng):
+    q, k, v = inputs(rng, T)
+    keep = real_keys(rng, T)
+    options = dict(use_causal_mask=True, return_state=True, chunk_size=3)
+    want, last = linear_attention(q, k, v, padding_mask=keep, **options)
+    parts, state = [], None
+    for start, end in [(0, 5), (5, 9), (9, 10), (10, 11)]:
+        part = (x[:, :, start:end] for x in (q, k, v))
+        out, state = linear_attention(*part, padding_mask=keep[:, start:end], state=state, **options)
+        parts.append(out)
+    close(tf.concat(parts, axis=2), want)
+    close(state["s"], last["s"])
+    close(state["z"], last["z"])
+    assert state["s"].shape == (B, H, D, DV) and state["z"].shape == (B, H, D)
+
+
+def test_linear_takes_free_leading_axes(rng):
+    q, k, v = inputs(rng, S)
+    close(
+        linear_attention(q[0, 0], k[0, 0], v[0, 0], use_causal_mask=True), reference.linear(q, k, v, causal=True)[0, 0]
+    )
+    keep = real_keys(rng, S)
+    want = reference.linear(q, k, v, keep)
+    close(linear_attention(q[:, 1], k[:, 1], v[:, 1], padding_mask=keep), want[:, 1])
+    close(linear_attention(q, k, v, keep[:, None, None, :]), want)
+    close(linear_attention(q[0, 0], k[0, 0], v[0, 0], keep[0]), want[0, 0])
+    close(linear_attention(*(x[:, None] for x in (q, k, v)), padding_mask=keep), want[:, None])
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_linear_with_unknown_sizes_and_under_xla(rng, causal):
+    spec = [tf.TensorSpec([None, H, None, size], tf.float32) for size in (D, D, DV)]
+
+    def attend(q, k, v):
+        return linear_attention(q, k, v, use_causal_mask=causal, chunk_size=4)
+
+    graph = tf.function(attend, input_signature=spec)
+    for length in (1, 6, T):
+        q, k, v = inputs(rng, length)
+        close(graph(q, k, v), reference.linear(q, k, v, causal=causal))
+    q, k, v = inputs(rng, T)
+    upstream = rng.normal(size=(B, H, T, DV)).astype("float32")
+    compiled = tf.function(lambda q, k, v: tf.gradients(attend(q, k, v) * upstream, [q, k, v]), jit_compile=True)
+    for got, want in zip(compiled(*map(tf.constant, (q, k, v))), gradients(attend, [q, k, v], upstream)):
+        close(got, want, 1e-4)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float16", 5e-3), ("bfloat16", 3e-2), ("float64", 1e-10)])
+def test_linear_keeps_the_dtype_and_sums_in_float32(rng, dtype, tolerance):
+    q, k, v = (tf.cast(x * 20, dtype) for x in inputs(rng, 300))  # sums beyond 65504
+    got = linear_attention(q, k, v, use_causal_mask=True)
+    assert got.dtype == dtype
+    want = linear_attention(*(tf.cast(x, tf.float64) for x in (q, k, v)), use_causal_mask=True)
+    close(tf.cast(got, tf.float64), want, tolerance * (20 if dtype != "float64" else 1))
+
+
+def test_linear_refuses_what_it_cannot_honour(rng):
+    q, k, v = inputs(rng, S)
+    with pytest.raises(ValueError, match=r"differs between queries.*padding_mask=.*softmax"):
+        linear_attention(q, k, v, np.tril(np.ones((S, S), bool)))
+    with pytest.raises(ValueError, match="feature_map must be one of .*'elu'.* Got 'gelu'"):
+        linear_attention(q, k, v, feature_map="gelu")
+    with pytest.raises(ValueError, match="needs use_causal_mask=True"):
+        linear_attention(q, k, v, return_state=True)
+    with pytest.raises(ValueError, match="agree in D and S"):
+        linear_attention(q[..., :3], k, v)
