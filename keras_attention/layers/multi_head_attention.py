@@ -1,0 +1,451 @@
+"""The attention layer: projections, heads, masks and state around one mechanism."""
+
+import math
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_attention.layers import implicit_masks
+from keras_attention.mechanisms import base as mechanisms
+from keras_attention.ops import checks, masks
+
+
+@keras.saving.register_keras_serializable("keras_attention")
+class MultiHeadAttention(keras.layers.Layer):
+    """Multi-head attention, called like the documents' code: `mha(v, k, q, mask)`; `mha(x)` attends to itself.
+
+    The inputs are projected to `num_heads` heads, `mechanism` attends, and a last projection joins the heads. Two
+    tensors are an error, because Keras users write (query, value) and the documents (value, key, query): give one or
+    three, or use keywords.
+
+    Masks. `mask` limits pairs of query and key: boolean, True = may attend, of shape [B, H|1, T, S] or [B, T, S];
+    floating is read in the documents' sense, 1 = blocked, with a warning; integers are refused. Rank 2, (T, S), is
+    taken only where T cannot be mistaken for B. `padding_mask` [B, S] marks real keys. `use_causal_mask` hides the
+    future, aligned bottom-right. Keras' implicit masks (Embedding with `mask_zero=True`) are honoured on v, k and q,
+    are never taken off the inputs, and q's goes on with the output. A query that may attend to nothing gets zeros
+    before the output projection, with zero gradients. Attention cannot take out a NaN that stands in a masked
+    position: 0 * NaN is NaN, so padded positions must hold finite numbers.
+
+    Args:
+        d_model: width of the output, and of all heads together unless `head_dim` is given.
+        num_heads: number of query heads H.
+        mechanism: a name (`keras_attention.mechanisms.names()`), a `Mechanism`, or its config; `"auto"` chooses.
+        num_kv_heads: key and value heads, shared by groups of query heads (grouped-query attention); H by default.
+        head_dim: size D of a head; d_model / num_heads by default.
+        dropout_rate: share of attention weights dropped in training.
+        temperature: the scores are divided by it; above 1 flattens the weights.
+        use_bias: whether the four projections have a bias.
+        kernel_initializer: initialiser of the four kernels, each with its own fan; Glorot uniform, as large numbers
+            would saturate the softmax from the start.
+        bias_initializer: initialiser of their biases.
+        seed: seed of the dropout.
+        **kwargs: `name`, `dtype` (a policy reaches all parts) and so on.
+
+    Call arguments:
+        v: [B, S, E], or the only input. k: [B, S, E]. q: [B, T, E].
+        mask, padding_mask, use_causal_mask: see above; with `state`, `padding_mask` is about the new tokens, [B, T].
+        bias: floating, [H, T, S], [B|1, H|1, T, S] or [T, S], added to the scores; -inf = blocked. Kept in float32.
+        return_attention_scores: also return the weights [B, H, T, S].
+        state: a decoding state of `init_state`: the new tokens are read into it and attend causally to all of it.
+        memory: keys and values that `project_memory` made, in place of v and k.
+        v_mask, k_mask, q_mask: boolean [B, S], [B, S], [B, T], filled from implicit masks when not given.
+        training: Python bool.
+
+    Returns:
+        [B, T, d_model] in the compute dtype; then the weights if asked for; then the new state if one was given.
+
+    Raises:
+        ValueError: for two inputs, sizes that do not fit, or what the mechanism does not support.
+
+    Example:
+        >>> mha = MultiHeadAttention(d_model=64, num_heads=4)
+        >>> mha(keras.random.normal((2, 10, 64)), use_causal_mask=True).shape
+        TensorShape([2, 10, 64])
+
+    Reference: Vaswani et al., "Attention Is All You Need", 2017, https://arxiv.org/abs/1706.03762
+    """
+
+    def __init__(
+        self,
+        d_model,
+        num_heads,
+        mechanism="auto",
+        *,
+        num_kv_heads=None,
+        head_dim=None,
+        dropout_rate=0.0,
+        temperature=1.0,
+        use_bias=True,
+        kernel_initializer="glorot_uniform",
+        bias_initializer="zeros",
+        seed=None,
+        **kwargs,
+    ):
+        # Without autocast a bias of -1e9 stays a number under float16; inputs are cast by hand in `call`.
+        super().__init__(autocast=False, **kwargs)
+        self.d_model = checks.positive_int("d_model", d_model)
+        self.num_heads = checks.positive_int("num_heads", num_heads)
+        self._given_kv_heads = num_kv_heads
+        self.num_kv_heads = checks.positive_int("num_kv_heads", num_heads if num_kv_heads is None else num_kv_heads)
+        checks.divisible("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads)
+        self._given_head_dim = head_dim
+        if head_dim is None:
+            checks.divisible("d_model", self.d_model, "num_heads", self.num_heads)
+            head_dim = self.d_model // self.num_heads
+        self.head_dim = checks.positive_int("head_dim", head_dim)
+        self.dropout_rate = checks.rate("dropout_rate", dropout_rate)
+        self.temperature = checks.positive_number("temperature", temperature)
+        self.use_bias = bool(use_bias)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.seed = seed
+        self._is_auto = mechanism == "auto"
+        self.mechanism = mechanisms.clone(mechanisms.get(mechanism), self.dtype_policy)
+        self._check_mechanism()
+        self._seed_generator = keras.random.SeedGenerator(seed, name="dropout_seed") if self.dropout_rate else None
+
+    # --- building -------------------------------------------------------------------------------------------------
+
+    def build(self, v_shape, k_shape=None, q_shape=None):
+        k_shape = k_shape or v_shape
+        q_shape = q_shape or v_shape
+        for name, shape in (("v", v_shape), ("k", k_shape), ("q", q_shape)):
+            if len(shape) != 3 or shape[-1] is None:
+                raise ValueError(f"{name} must have shape (batch, length, width) with a known width. Got {shape}.")
+        self.mechanism.build_projections(self, q_shape[-1], k_shape[-1], v_shape[-1])
+        self.add_projection("output", self.num_heads * self.head_dim, units=self.d_model)
+        self.mechanism.build_heads(self)
+        self.mechanism.built = True
+
+    def add_projection(self, name, width, num_heads=None, units=None):
+        """Creates the projection `<name>_projection` from `width` features to `num_heads` heads (or `units`)."""
+        layer = keras.layers.Dense(
+            num_heads * self.head_dim if units is None else units,
+            use_bias=self.use_bias,
+            # Each kernel its own initialiser: a shared one without a seed would repeat its numbers.
+            kernel_initializer=_fresh(self.kernel_initializer),
+            bias_initializer=_fresh(self.bias_initializer),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        setattr(self, f"{name}_projection", layer)
+        layer.build((None, None, width))
+
+    # --- calling --------------------------------------------------------------------------------------------------
+
+    def __call__(self, v=None, k=None, q=None, mask=None, **kwargs):
+        v, k, q = _inputs(v, k, q, kwargs.get("memory"))
+        if mask is not None:
+            # `call` has no argument named `mask`: Keras would fill it with the implicit (B, S) mask of a lone input.
+            kwargs["attention_mask"] = mask
+        result = super().__call__(v, k, q, **kwargs)
+        q_mask = kwargs.get("q_mask")
+        output = result[0] if isinstance(result, tuple) else result
+        implicit_masks.put(output, implicit_masks.get(v if q is None else q) if q_mask is None else q_mask)
+        return result
+
+    def call(
+        self,
+        v,
+        k=None,
+        q=None,
+        attention_mask=None,
+        *,
+        bias=None,
+        padding_mask=None,
+        use_causal_mask=False,
+        return_attention_scores=False,
+        state=None,
+        memory=None,
+        v_mask=None,
+        k_mask=None,
+        q_mask=None,
+        training=False,
+    ):
+        v, k, q = _inputs(v, k, q, memory)
+        v_mask = implicit_masks.get(v) if v_mask is None else v_mask
+        if q is None:
+            k_mask = v_mask if k_mask is None else k_mask
+            q_mask = v_mask if q_mask is None else q_mask
+        else:
+            k_mask = implicit_masks.get(k) if k_mask is None else k_mask
+            q_mask = implicit_masks.get(q) if q_mask is None else q_mask
+        self._check_call(
+            q is not None, attention_mask, bias, padding_mask, use_causal_mask, return_attention_scores, state
+        )
+        inputs = self._cast(v if q is None else q)
+        if memory is not None:
+            q_heads = self._split(self.query_projection(inputs), self.num_heads)
+            k_heads, v_heads = (tf.cast(memory[part], q_heads.dtype) for part in ("key", "value"))
+            k_mask, v_mask, projected = tf.not_equal(memory["valid"], 0), None, {}
+        else:
+            k_inputs = inputs if q is None else self._cast(k)
+            v_inputs = inputs if q is None else k_inputs if v is k else self._cast(v)
+            q_heads, k_heads, v_heads, projected = self.mechanism.project(self, inputs, k_inputs, v_inputs)
+        batch, length = checks.sizes(q_heads)[0], checks.sizes(q_heads)[2]
+        arguments = {
+            "scale": 1.0 / (self.temperature * math.sqrt(self.head_dim)),
+            "dropout": self._dropout(training),
+            "return_scores": return_attention_scores,
+            "training": bool(training),
+            **projected,
+        }
+        if bias is not None:
+            arguments["bias"] = _rank_four(bias)
+        if state is None:
+            attention_mask = self._mask(
+                attention_mask,
+                padding_mask,
+                v_mask,
+                k_mask,
+                q_mask,
+                use_causal_mask,
+                batch,
+                length,
+                checks.sizes(k_heads)[2],
+            )
+            attended = self.mechanism.attend(
+                q_heads, self._expand(k_heads), self._expand(v_heads), mask=attention_mask, **arguments
+            )
+        else:
+            valid = None if padding_mask is None else masks.key_mask(padding_mask, "padding_mask", batch, length)
+            valid = masks.joined(valid, *(m if m is None else masks.as_boolean(m) for m in (v_mask, k_mask, q_mask)))
+            # The state's keys stand before the new ones: how many is known only when the graph runs.
+            free = None if attention_mask is None else masks.free_mask(attention_mask, batch, length, None)
+            attended, state = self.mechanism.attend_state(
+                q_heads,
+                k_heads,
+                v_heads,
+                state=state,
+                valid=valid,
+                mask=masks.AttentionMask(free=free),
+                expand=self._expand,
+                **arguments,
+            )
+        attended, scores = attended if return_attention_scores else (attended, None)
+        joined = tf.reshape(tf.transpose(attended, [0, 2, 1, 3]), [batch, length, self.num_heads * self.head_dim])
+        output = self.output_projection(self.mechanism.finish(self, joined, inputs))
+        rest = [x for x in (scores, state) if x is not None]
+        return (output, *rest) if rest else output
+
+    def project_heads(self, q, k, v):
+        """The default projections: q [B,T,E], k, v [B,S,E] -> [B,H,T,D], [B,Hkv,S,D], [B,Hkv,S,D]."""
+        return (
+            self._split(self.query_projection(q), self.num_heads),
+            self._split(self.key_projection(k), self.num_kv_heads),
+            self._split(self.value_projection(v), self.num_kv_heads),
+        )
+
+    # --- decoding -------------------------------------------------------------------------------------------------
+
+    def init_state(self, batch_size, max_length=None):
+        """An empty decoding state of `batch_size` rows, for `call(state=)`.
+
+        Args:
+            batch_size: an int or a scalar tensor.
+            max_length: None for a state that grows by concatenation; an int for one of that fixed size, with a length
+                per row, as XLA, tf.while_loop and TensorFlow Serving need. Past its end eager calls raise ValueError
+                and graphs put NaN into that row.
+
+        Returns:
+            A dict of plain tensors, batch first.
+        """
+        if self.mechanism.supports.state is None:
+            self.mechanism.refuse("a decoding state", "mechanism='softmax'")
+        if max_length is not None:
+            max_length = checks.positive_int("max_length", max_length)
+        return self.mechanism.init_state(self, batch_size, tf.as_dtype(self.compute_dtype), max_length)
+
+    def reorder_state(self, state, parents):
+        """The rows `parents` (int32 [B']) of a state: what beam search needs after each step."""
+        return self.mechanism.reorder(state, parents)
+
+    def project_memory(self, v, k=None, padding_mask=None):
+        """Keys and values of a sequence that will be attended to many times (an encoder's output).
+
+        Args:
+            v: [B, S, E]; k: the same by default.
+            padding_mask: boolean [B, S], True = a real key.
+
+        Returns:
+            {"key": [B, Hkv, S, D], "value": [B, Hkv, S, D], "valid": int32 [B, S]} for `call(memory=)`.
+        """
+        v = self._cast(v)
+        k = v if k is None else self._cast(k)
+        batch, length, _ = checks.sizes(k)
+        valid = tf.ones([batch, length], tf.int32)
+        if padding_mask is not None:
+            valid = tf.cast(masks.key_mask(padding_mask, "padding_mask", batch, length), tf.int32)
+        return {
+            "key": self._split(self.key_projection(k), self.num_kv_heads),
+            "value": self._split(self.value_projection(v), self.num_kv_heads),
+            "valid": valid,
+        }
+
+    # --- Keras' contract ------------------------------------------------------------------------------------------
+
+    def compute_mask(self, inputs, previous_mask):
+        # `__call__` hands on q's mask; Keras would hand on v's.
+        return None
+
+    def compute_output_shape(self, v_shape, k_shape=None, q_shape=None):
+        return (*(q_shape or v_shape)[:-1], self.d_model)
+
+    def compute_output_spec(self, *args, **kwargs):
+        # Scores and state come out beside the output: trace `call` rather than trust one shape.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "d_model": self.d_model,
+            "num_heads": self.num_heads,
+            "mechanism": "auto" if self._is_auto else keras.saving.serialize_keras_object(self.mechanism),
+            "num_kv_heads": self._given_kv_heads,
+            "head_dim": self._given_head_dim,
+            "dropout_rate": self.dropout_rate,
+            "temperature": self.temperature,
+            "use_bias": self.use_bias,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_keras(cls, layer, **kwargs):
+        """A layer with the weights of a built `keras.layers.MultiHeadAttention`.
+
+        Args:
+            layer: the Keras layer; its value heads must have the size of its key heads, and it attends over one axis.
+            **kwargs: further arguments of this class, such as `mechanism`.
+
+        Returns:
+            A built layer that gives the same numbers (`ours(v=value, k=key, q=query)`).
+        """
+        config = layer.get_config()
+        if not layer.built:
+            raise ValueError(f"Layer {layer.name!r} has no weights yet: call it once before from_keras.")
+        if config["value_dim"] not in (None, config["key_dim"]):
+            raise ValueError(
+                f"from_keras needs value_dim equal to key_dim. Got key_dim={config['key_dim']}, "
+                f"value_dim={config['value_dim']}."
+            )
+        if tuple(layer._attention_axes) != (1,):
+            raise ValueError(f"from_keras takes layers over one axis (1,). Got attention_axes={layer._attention_axes}.")
+        kernels = {
+            ours: theirs.weights
+            for ours, theirs in (
+                ("query", layer._query_dense),
+                ("key", layer._key_dense),
+                ("value", layer._value_dense),
+                ("output", layer._output_dense),
+            )
+        }
+        options = {
+            "num_heads": config["num_heads"],
+            "head_dim": config["key_dim"],
+            "d_model": int(kernels["output"][0].shape[-1]),
+            "dropout_rate": config["dropout"],
+            "use_bias": config["use_bias"],
+            "dtype": layer.dtype_policy,
+        }
+        built = cls(**{**options, **kwargs})
+        widths = {name: int(weights[0].shape[0]) for name, weights in kernels.items()}
+        built.build((None, None, widths["value"]), (None, None, widths["key"]), (None, None, widths["query"]))
+        built.built = True
+        for name, weights in kernels.items():
+            target = getattr(built, f"{name}_projection").weights
+            for to, of in zip(target, weights, strict=True):
+                to.assign(np.reshape(keras.ops.convert_to_numpy(of), to.shape))
+        return built
+
+    # --- parts ----------------------------------------------------------------------------------------------------
+
+    def _cast(self, x):
+        return tf.cast(x, self.compute_dtype)
+
+    def _split(self, x, num_heads):
+        """[B, T, N*D] -> [B, N, T, D]."""
+        batch, length, _ = checks.sizes(x)
+        return tf.transpose(tf.reshape(x, [batch, length, num_heads, self.head_dim]), [0, 2, 1, 3])
+
+    def _expand(self, x):
+        """Key heads repeated to the query heads, for mechanisms that do not group them by themselves."""
+        groups = self.num_heads // self.num_kv_heads
+        return x if groups == 1 or self.mechanism.supports.grouped else tf.repeat(x, groups, axis=1)
+
+    def _dropout(self, training):
+        if not (training and self.dropout_rate):
+            return None
+        return self.dropout_rate, tf.cast(self._seed_generator.next(), tf.int32)
+
+    def _mask(self, mask, padding_mask, v_mask, k_mask, q_mask, use_causal_mask, batch, t, s):
+        padding = [
+            masks.key_mask(given, name, batch, s)
+            for name, given in (("padding_mask", padding_mask), ("k_mask", k_mask), ("v_mask", v_mask))
+            if given is not None
+        ]
+        # An implicit mask usually comes in on k and v as one tensor.
+        padding = [m for i, m in enumerate(padding) if all(m is not other for other in padding[:i])]
+        return masks.AttentionMask(
+            padding=masks.joined(*padding),
+            query_padding=None if q_mask is None else masks.key_mask(q_mask, "q_mask", batch, t),
+            free=None if mask is None else masks.free_mask(mask, batch, t, s),
+            causal=bool(use_causal_mask),
+        )
+
+    def _check_mechanism(self):
+        supports, mechanism = self.mechanism.supports, self.mechanism
+        if self.dropout_rate and not supports.dropout:
+            mechanism.refuse(f"dropout of attention weights (dropout_rate={self.dropout_rate})", "dropout_rate=0")
+        if self.temperature != 1 and not supports.temperature:
+            mechanism.refuse(f"temperature={self.temperature}", "mechanism='softmax'")
+
+    def _check_call(self, cross, mask, bias, padding_mask, use_causal_mask, return_attention_scores, state):
+        supports, mechanism = self.mechanism.supports, self.mechanism
+        requests = (
+            (cross, supports.cross, "keys and values of another sequence than the queries'"),
+            (mask is not None, supports.free_mask, "a free mask (mask=)"),
+            (bias is not None, supports.bias, "an additive bias (bias=)"),
+            (padding_mask is not None, supports.padding_mask, "a padding mask"),
+            (use_causal_mask, supports.causal, "use_causal_mask=True"),
+            (return_attention_scores, supports.scores, "return_attention_scores=True"),
+            (state is not None, supports.state is not None, "a decoding state"),
+        )
+        for wanted, supported, what in requests:
+            if wanted and not supported:
+                mechanism.refuse(what, "mechanism='softmax'")
+        if cross and state is not None:
+            raise ValueError(
+                "state= is for self-attention: give one input. Keys and values of another sequence are projected once "
+                "by project_memory and given as memory=."
+            )
+
+
+def _inputs(v, k, q, memory):
+    """The inputs as (v, k, q) of cross-attention, or (x, None, None): self-attention, or queries to a memory."""
+    given = [name for name, x in (("v", v), ("k", k), ("q", q)) if x is not None]
+    if memory is not None and given not in (["q"], ["v"]):
+        raise ValueError(f"With memory= give the queries alone, as q=. Got {', '.join(given) or 'no input'}.")
+    if len(given) == 1:
+        return next(x for x in (v, k, q) if x is not None), None, None
+    if len(given) != 3:
+        raise ValueError(
+            f"Give one input (self-attention) or three in the order (v, k, q). Got {', '.join(given) or 'none'}; "
+            "Keras' order (query, value) would be mha(v=value, k=value, q=query) here."
+        )
+    return (v, None, None) if v is k and k is q else (v, k, q)
+
+
+def _rank_four(bias):
+    bias = tf.convert_to_tensor(bias)
+    if bias.shape.rank not in (2, 3, 4):
+        raise ValueError(f"bias must have shape [T, S], [H, T, S] or [B, H, T, S]. Got {tuple(bias.shape)}.")
+    for _ in range(4 - bias.shape.rank):
+        bias = bias[None]
+    return bias
+
+
+def _fresh(initializer):
+    return type(initializer).from_config(initializer.get_config())

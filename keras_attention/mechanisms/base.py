@@ -1,0 +1,186 @@
+"""What a mechanism is: one way to attend, with its weights, its decoding state and what it supports."""
+
+import dataclasses
+
+import keras
+import tensorflow as tf
+
+from keras_attention.ops import kv_cache
+
+_REGISTRY = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Supports:
+    """What a mechanism can honour. Callers ask here; nobody asks for a class.
+
+    Attributes:
+        causal: the causal flag.
+        cross: keys and values from another sequence than the queries.
+        padding_mask: keys taken out by a [B, S] mask.
+        free_mask: any mask [B, H, T, S].
+        bias: an additive bias [B, H, T, S].
+        scores: `return_attention_scores`.
+        dropout: dropout of attention weights.
+        temperature: a temperature other than 1.
+        grouped: keys and values with fewer heads than the queries, without repeating them first.
+        state: None, "kv" (grows or has a fixed size), "rolling" or "recurrent".
+        onnx: whether graphs with it convert to ONNX; a string says why not.
+        time, memory: cost in T, S and the mechanism's own parameters, for the tables.
+        paper: authors, year and link.
+    """
+
+    causal: bool = True
+    cross: bool = True
+    padding_mask: bool = True
+    free_mask: bool = True
+    bias: bool = True
+    scores: bool = True
+    dropout: bool = True
+    temperature: bool = True
+    grouped: bool = False
+    state: str | None = "kv"
+    onnx: bool | str = True
+    time: str = "T*S"
+    memory: str = "T*S"
+    paper: str = ""
+
+
+class Mechanism(keras.layers.Layer):
+    """One way to attend. Subclasses give `attend`, `supports` and `get_config`; the other hooks have defaults.
+
+    A mechanism belongs to one `MultiHeadAttention` (its owner), which projects, splits heads, merges masks and calls
+    `attend`. Each owner clones the mechanism from its config, so that one object given to two layers shares nothing.
+
+    `attend` and the state hooks are called directly, not through `__call__`: weights are read as they are stored and
+    each mechanism casts them itself.
+    """
+
+    supports = Supports()
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+
+    def build_projections(self, owner, q_width, k_width, v_width):
+        """Creates the owner's projections: query, key and value unless a mechanism shares or adds some."""
+        owner.add_projection("query", q_width, owner.num_heads)
+        owner.add_projection("key", k_width, owner.num_kv_heads)
+        owner.add_projection("value", v_width, owner.num_kv_heads)
+
+    def build_heads(self, owner):
+        """Creates weights of the mechanism itself; the owner's num_heads, num_kv_heads and head_dim are known."""
+
+    def project(self, owner, q, k, v):
+        """q [B,T,E], k [B,S,E], v [B,S,E] -> head tensors q [B,H,T,D], k, v [B,Hkv,S,D] and a dict for `attend`."""
+        q, k, v = owner.project_heads(q, k, v)
+        return q, k, v, {}
+
+    def attend(
+        self, q, k, v, *, mask, scale, bias=None, dropout=None, return_scores=False, training=False, **projected
+    ):
+        """Attends.
+
+        Args:
+            q: [B, H, T, D]; k, v: [B, H, S, D] (Hkv heads where `supports.grouped`).
+            mask: `AttentionMask`.
+            scale: factor on the scores (temperature included).
+            bias: None or floating, rank 4, broadcastable to [B, H, T, S].
+            dropout: None, or a pair (rate, int32 [2] seed).
+            return_scores: also return the weights [B, H, T, S].
+            training: Python bool.
+            **projected: the dict that `project` returned.
+
+        Returns:
+            [B, H, T, D], or a pair with the weights.
+        """
+        raise NotImplementedError
+
+    def finish(self, owner, attended, q):
+        """[B, T, H*D] attended and the query input [B, T, E] -> [B, T, H*D], before the output projection."""
+        return attended
+
+    def init_state(self, owner, batch_size, dtype, max_length=None):
+        """An empty decoding state; `max_length` None grows, an int is a fixed size."""
+        args = (batch_size, owner.num_kv_heads, owner.head_dim, dtype)
+        return kv_cache.growing(*args) if max_length is None else kv_cache.fixed(*args, max_length)
+
+    def attend_state(self, q, k, v, *, state, valid, mask, expand, **kwargs):
+        """Reads T >= 1 new tokens into the state and attends from them: a prefill and a step alike.
+
+        Args:
+            q, k, v: heads of the new tokens, k and v with Hkv heads.
+            state: as `init_state` made it.
+            valid: boolean [B, T] of real new tokens, or None.
+            mask: `AttentionMask` with the free part only.
+            expand: function that repeats [B, Hkv, S, D] to the query heads where `supports.grouped` is False.
+            **kwargs: as for `attend`.
+
+        Returns:
+            `(attended, state)`; rows whose fixed-size state is full come out as NaN and keep their state.
+        """
+        state, padding, positions, overflow = kv_cache.append(state, k, v, valid)
+        mask = dataclasses.replace(mask, padding=padding, causal=True, query_positions=positions)
+        attended = self.attend(
+            q, expand(tf.cast(state["key"], q.dtype)), expand(tf.cast(state["value"], q.dtype)), mask=mask, **kwargs
+        )
+        if overflow is not None:
+            # A graph cannot be trusted to stop: the row says so itself.
+            nan = tf.constant(float("nan"), q.dtype)
+            spoil = lambda x: tf.where(overflow[:, None, None, None], nan, x)  # noqa: E731
+            attended = tf.nest.map_structure(spoil, attended)
+        return attended, state
+
+    def reorder(self, state, parents):
+        """The state's rows `parents` (int32 [B']), for beams."""
+        return kv_cache.reorder(state, parents)
+
+    def refuse(self, request, use):
+        """Raises for a request that this mechanism cannot honour, naming one that can."""
+        raise ValueError(f"mechanism={self.registered_name!r} does not support {request}; use {use}.")
+
+    @property
+    def registered_name(self):
+        return next((name for name, cls in _REGISTRY.items() if type(self) is cls), type(self).__name__)
+
+
+def register(name):
+    """Class decorator: makes a mechanism known under `name` and to Keras' serialisation."""
+
+    def decorate(cls):
+        if name in _REGISTRY and _REGISTRY[name].__qualname__ != cls.__qualname__:
+            raise ValueError(f"A mechanism named {name!r} is registered already: {_REGISTRY[name].__qualname__}.")
+        _REGISTRY[name] = cls
+        return keras.saving.register_keras_serializable("keras_attention")(cls)
+
+    return decorate
+
+
+def names():
+    """The names of all registered mechanisms, in the order of registration."""
+    return list(_REGISTRY)
+
+
+def class_of(name):
+    """The class registered under `name`, or a ValueError that lists the names."""
+    if name not in _REGISTRY:
+        raise ValueError(f"Unknown mechanism {name!r}; known are {', '.join(['auto', *_REGISTRY])}.")
+    return _REGISTRY[name]
+
+
+def get(identifier):
+    """A mechanism from a name, a `Mechanism`, or its serialised config, looked up as Keras looks up activations."""
+    if isinstance(identifier, Mechanism):
+        return identifier
+    if isinstance(identifier, str):
+        return class_of("softmax" if identifier == "auto" else identifier)()
+    if isinstance(identifier, dict):
+        mechanism = keras.saving.deserialize_keras_object(identifier)
+        if isinstance(mechanism, Mechanism):
+            return mechanism
+    raise ValueError(f"mechanism must be a name, a Mechanism or its config. Got {identifier!r}.")
+
+
+def clone(mechanism, dtype):
+    """A fresh mechanism with the same options under the owner's dtype policy."""
+    config = mechanism.get_config()
+    return type(mechanism).from_config({**config, "dtype": dtype, "name": "mechanism"})
