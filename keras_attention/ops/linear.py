@@ -1,12 +1,15 @@
-"""Attention whose scores are a product of feature maps, so that keys and values can be summed before any query is seen."""
+"""Attention whose scores are products of features, so that keys and values can be summed before a query is seen."""
 
 import tensorflow as tf
+
+from keras_attention.ops import checks, chunks, masks
+from keras_attention.ops.dot_product import accumulation_dtype, check_qkv
 
 CHUNK = 128  # Memory of the causal form is T * CHUNK scores and T / CHUNK sums of D * Dv: both stay near the size of q.
 
 
 def elu_plus_one(x):
-    """x + 1 for x > 0, exp(x) below (Katharopoulos 2020). Written so that exp(-20) survives float32 and exp(100) never runs."""
+    """x + 1 for x > 0, exp(x) below (Katharopoulos 2020); exp(-20) survives float32 and exp(100) is never taken."""
     return tf.where(x > 0, x + 1, tf.exp(tf.minimum(x, 0)))
 
 
@@ -49,20 +52,21 @@ def linear_attention(
         k: [..., S, D] keys, leading axes as q's.
         v: [..., S, Dv] values.
         mask: boolean, True = may attend: [S], or anything that broadcasts to [..., T, S] with 1 in the place of T,
-            such as (B, 1, 1, S). A mask that differs between queries is refused: keys are summed before queries are seen.
+            such as (B, 1, 1, S). A mask that differs between queries is refused: keys are summed before any query.
         padding_mask: boolean [B, S], True = real key; its axes before the last are the first axes of k.
         use_causal_mask: query t sees the keys up to t + S - T (the last query sees the last key; with S < T the first
             T - S rows are zeros).
         feature_map: "elu" (elu + 1), "relu", "softplus", or a function [..., D] -> [..., F] with values >= 0.
-        eps: added to the normaliser, as in the document's code. 0 because a zero normaliser is handled by a select, and a
-            constant biases rows whose features are small.
+        eps: added to the normaliser, as in the document's code. 0 because a zero normaliser is handled by a select,
+            and a constant biases rows whose features are small.
         state: what an earlier causal call returned: {"s": [..., F, Dv], "z": [..., F]}, the sums over the keys seen.
         return_state: also return the state after the last key. Needs `use_causal_mask`.
         chunk_size: keys per chunk of the causal form.
 
     Returns:
         [..., T, Dv] in q's dtype, or (that, state) with `return_state`. Features, sums and normaliser are float32
-        (float64 for float64 inputs). A row without any key, or whose features are all zero, is zero, with zero gradients.
+        (float64 for float64 inputs). A row without any key, or whose features are all zero, is zero, with zero
+        gradients.
 
     Raises:
         ValueError: for a mask that cannot be honoured, an unknown feature map, or a state without a causal mask.
@@ -73,14 +77,14 @@ def linear_attention(
         TensorShape([2, 4, 100, 16])
 
     Reference: Katharopoulos et al., 2020, "Transformers are RNNs", https://arxiv.org/abs/2006.16236.
-    What differs from the document's `linear_attention(Q, K, V)`: there, the einsum "nld,nlv->ldv" sums over the batch and
-    keeps the length (it has to sum over the length: "nld,nlv->ndv"), `K.sum(axis=1)` is [n, d] where the next einsum reads
-    [l, d], `Z` [n, l] does not broadcast over [n, l, v], and no feature map is applied, so weights may be negative and the
-    normaliser may be zero.
+    What differs from the document's `linear_attention(Q, K, V)`: there, the einsum "nld,nlv->ldv" sums over the batch
+    and keeps the length (it has to sum over the length: "nld,nlv->ndv"), `K.sum(axis=1)` is [n, d] where the next
+    einsum reads [l, d], `Z` [n, l] does not broadcast over [n, l, v], and no feature map is applied, so weights may be
+    negative and the normaliser may be zero.
     """
     phi = feature_map_function(feature_map)
     q, k, v = (tf.convert_to_tensor(x) for x in (q, k, v))
-    _check_shapes(q, k, v)
+    check_qkv(q, k, v)
     result = q.dtype
     q, k, v = (accumulated(x) for x in (q, k, v))
     return attend_features(
@@ -110,7 +114,7 @@ def attend_features(
     chunk_size=CHUNK,
     dtype=None,
 ):
-    """The sums of linear attention over features that are already nonnegative: q [..., T, F], k [..., S, F], v [..., S, Dv].
+    """The sums of linear attention over nonnegative features: q [..., T, F], k [..., S, F], v [..., S, Dv].
 
     key_mask broadcasts to [..., S]; the other arguments and the result are those of `linear_attention`.
     """
@@ -138,15 +142,15 @@ def divide_or_zero(numerator, normaliser):
 
 
 def accumulated(x):
-    """x in the dtype sums are taken in: float64 stays, everything else becomes float32."""
-    return x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
+    """x in the dtype that sums are taken in: float64 stays, everything else becomes float32."""
+    return tf.cast(x, accumulation_dtype(x.dtype))
 
 
 def key_mask(k, mask=None, padding_mask=None):
     """One boolean mask that broadcasts to [..., S] (k without its last axis) from both arguments, or None."""
     keep = None
     if mask is not None:
-        mask = _boolean("mask", mask)
+        mask = masks.as_boolean(mask)
         rank = mask.shape.rank
         if rank > 1 and (rank > k.shape.rank or mask.shape[-2] != 1):
             raise ValueError(
@@ -156,30 +160,29 @@ def key_mask(k, mask=None, padding_mask=None):
             )
         keep = mask if rank == 1 else tf.squeeze(mask, axis=-2)
     if padding_mask is not None:
-        padding_mask = _boolean("padding_mask", padding_mask)
+        padding_mask = masks.as_boolean(padding_mask, "padding_mask")
         missing = k.shape.rank - 1 - padding_mask.shape.rank
         if missing < 0 or padding_mask.shape.rank < 1:
             raise ValueError(
-                f"padding_mask must be [B, S] for keys of shape {k.shape}. Got a padding_mask of shape {padding_mask.shape}."
+                f"padding_mask must be [B, S] for keys of shape {k.shape}. Got shape {padding_mask.shape}."
             )
         for _ in range(missing):
             padding_mask = tf.expand_dims(padding_mask, -2)  # [B, S] -> [B, 1, S] beside [B, H, S]
-        keep = padding_mask if keep is None else keep & padding_mask
+        keep = masks.joined(keep, padding_mask)
     return keep
 
 
 def _causal(q, k, v, state, chunk_size):
     """Numerator [..., T, Dv], normaliser [..., T] and the new state.
 
-    Within a chunk the scores are dense (chunk x chunk); what lies before a chunk is a running sum of its keys and values.
+    Within a chunk the scores are dense (chunk x chunk); what lies before it is a running sum of keys and values.
     """
-    length, keys = length_of(q), length_of(k)
+    length, keys = checks.sizes(q)[-2], checks.sizes(k)[-2]
     static = isinstance(length, int) and isinstance(keys, int)
     padded = max(length, keys) if static else tf.maximum(length, keys)
     # Zeros in front align the last query with the last key: as keys they add nothing, as queries they are cut off.
-    q, k, v = (_pad_length(x, padded - length_of(x), 0) for x in (q, k, v))
-    chunk = max(1, min(chunk_size, padded)) if static else chunk_size
-    q, k, v = (split_chunks(x, chunk) for x in (q, k, v))  # [..., N, C, D]
+    q, k, v = (chunks.pad(x, padded - checks.sizes(x)[-2], front=True) for x in (q, k, v))
+    q, k, v = (chunks.split(x, chunks.size_for(padded, chunk_size)) for x in (q, k, v))  # [..., N, C, D]
     scores = tf.linalg.band_part(tf.matmul(q, k, transpose_b=True), -1, 0)  # [..., N, C, C], the future set to zero
     s, z = tf.matmul(k, v, transpose_a=True), tf.reduce_sum(k, axis=-2)  # [..., N, F, Dv], [..., N, F]
     s_before, z_before = tf.cumsum(s, axis=-3, exclusive=True), tf.cumsum(z, axis=-2, exclusive=True)
@@ -190,59 +193,11 @@ def _causal(q, k, v, state, chunk_size):
         s_after, z_after = s_after + s_seen, z_after + z_seen
     numerator = tf.matmul(scores, v) + tf.matmul(q, s_before)
     normaliser = tf.reduce_sum(scores, axis=-1) + _dot(q, z_before)
-    numerator = join_chunks(numerator, padded)[..., padded - length :, :]
-    normaliser = join_chunks(normaliser[..., None], padded)[..., padded - length :, 0]
+    numerator = chunks.join(numerator, padded)[..., padded - length :, :]
+    normaliser = chunks.join(normaliser[..., None], padded)[..., padded - length :, 0]
     return numerator, normaliser, {"s": s_after, "z": z_after}
-
-
-def length_of(x):
-    """The axis before the last: an int where it is known at trace time, else a scalar tensor."""
-    return tf.shape(x)[-2] if x.shape[-2] is None else x.shape[-2]
-
-
-def split_chunks(x, chunk):
-    """[..., T, D] -> [..., N, chunk, D], zeros appended where T does not divide."""
-    length = length_of(x)
-    x = _pad_length(x, -length % chunk, 1)
-    shape = tf.shape(x)
-    split = tf.reshape(x, tf.concat([shape[:-2], [(length + chunk - 1) // chunk, chunk, shape[-1]]], axis=0))
-    known = (length + chunk - 1) // chunk if isinstance(length, int) else None
-    return tf.ensure_shape(split, x.shape[:-2].concatenate([known, chunk, x.shape[-1]]))
-
-
-def join_chunks(x, length):
-    """[..., N, C, D] -> [..., length, D], the appended places dropped."""
-    shape = tf.shape(x)
-    joined = tf.reshape(x, tf.concat([shape[:-3], [shape[-3] * shape[-2], shape[-1]]], axis=0))
-    return joined[..., :length, :]
-
-
-def _pad_length(x, amount, side):
-    """Zeros along the axis before the last: `side` 0 = in front, 1 = behind."""
-    if isinstance(amount, int) and amount == 0:
-        return x
-    row = [amount, 0] if side == 0 else [0, amount]
-    return tf.pad(x, [[0, 0]] * (x.shape.rank - 2) + [row, [0, 0]])
 
 
 def _dot(q, z):
     """[..., T, F] and [..., F] -> [..., T]"""
     return tf.squeeze(tf.matmul(q, z[..., None]), axis=-1)
-
-
-def _boolean(name, mask):
-    mask = tf.convert_to_tensor(mask)
-    if mask.dtype != tf.bool:
-        raise ValueError(
-            f"{name} must be boolean, True = may attend. Got {mask.dtype.name}; convert it with `{name} != 0`."
-        )
-    return mask
-
-
-def _check_shapes(q, k, v):
-    if not q.shape.rank == k.shape.rank == v.shape.rank or (q.shape.rank or 0) < 2:
-        raise ValueError(f"q, k and v must share a rank of at least 2. Got {q.shape}, {k.shape} and {v.shape}.")
-    if not q.shape[-1:].is_compatible_with(k.shape[-1:]) or not k.shape[-2:-1].is_compatible_with(v.shape[-2:-1]):
-        raise ValueError(
-            f"q [..., T, D], k [..., S, D] and v [..., S, Dv] must agree in D and S. Got {q.shape}, {k.shape} and {v.shape}."
-        )
