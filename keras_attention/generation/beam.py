@@ -1,0 +1,172 @@
+"""Beam search: several hypotheses for each row, side by side."""
+
+import math
+
+import tensorflow as tf
+
+from keras_attention.generation.arguments import row_limits, start_token_vector, whole_number
+from keras_attention.generation.loop import run_loop
+from keras_attention.generation.next_tokens import best_tokens
+from keras_attention.generation.result import GenerationResult
+
+
+def length_penalty_of(lengths, alpha):
+    """`((5 + n) / 6) ** alpha` for `n` generated tokens, float32 (Wu et al., 2016, equation 14)."""
+    return tf.pow((5.0 + tf.cast(lengths, tf.float32)) / 6.0, alpha)
+
+
+@tf.autograph.experimental.do_not_convert
+def beam_search(
+    step,
+    reorder,
+    state,
+    start_tokens,
+    *,
+    beams,
+    end_id,
+    pad_id=0,
+    max_new_tokens,
+    length_penalty=0.6,
+    buffer_length=None,
+):
+    """Keep the `beams` best hypotheses of every row until no running one can still be among them.
+
+    The K places of a row are shared by the hypotheses that have ended and those that go on. In each step every running
+    hypothesis proposes its best tokens; the K best of those, measured by their score so far, and of the ended ones,
+    measured by their final score, hold the places. A hypothesis that gets a place with the end token is frozen: its
+    tokens and score never change again, it takes no part in later steps, and though better ones may take its place
+    it stays among the answers for as long as it is one of the K best that ended. A row is done when its K places are
+    held by ended hypotheses, when no running one can reach the score of the worst of K ended ones whatever follows
+    (log-probabilities are at most 0 and the largest penalty ahead is known, so the bound is exact), or at its limit,
+    where running hypotheses are answers as they are.
+
+    A search with one beam is the greedy search, exactly. The score of a hypothesis is the sum of its log-probabilities
+    divided by `((5 + n) / 6) ** length_penalty`, with n the number of *generated* tokens, the end token included and
+    any prompt left out.
+
+    Runs eagerly, inside `tf.function` (so in a SavedModel), and under `jit_compile=True` when the state keeps its
+    shape and the width of the result is known while tracing; AutoGraph does not reach into `step`. What a row gets
+    does not depend on the other rows. Equal logits of one hypothesis are taken lowest token id first, equal scores in
+    the order ended before running, then better-ranked parent first. Costs `beams` rows of `step` for each row of the
+    batch.
+
+    Args:
+        step: function `(tokens [B * beams] int32, state) -> (logits [B * beams, V], state)`. Rows of hypotheses that
+            ended are still passed, with `pad_id`, until the whole batch has; what comes back for them is ignored.
+        reorder: function `(state, parents [R] int32) -> state` that takes row `parents[i]` of **every** tensor of the
+            state, lengths, masks and recurrent sums included, as row i. It is called once to repeat each row `beams`
+            times and once after every step.
+        state: nested structure of batch-first tensors with B rows. They may grow from step to step, except under XLA.
+        start_tokens: `[B]` integers, the token each row starts from (not part of the result).
+        beams: number of hypotheses K, at least 1.
+        end_id: the token that ends a hypothesis; a number that the model never gives, such as -1, to run to the limit.
+        pad_id: what fills the result after a hypothesis' end.
+        max_new_tokens: the most tokens to generate, the end token included: an int, or integers `[B]`, one limit a row.
+        length_penalty: the exponent. 0 compares plain sums and so favours short answers, 0.6 is a usual choice for
+            translation, a larger one favours longer answers.
+        buffer_length: a bound for `max_new_tokens`, for a graph that takes them as a tensor and needs a static width.
+
+    Returns:
+        `GenerationResult` with tokens `[B, K, N]`, lengths `[B, K]`, scores `[B, K]`, best first, and overflow `[B]`,
+        which is 1 where the logits of a running hypothesis were unusable (that hypothesis ends as it is).
+
+    Raises:
+        TypeError, ValueError: start tokens that are not `[B]` integers, bad limits, beams or penalty, logits that are
+            not of shape `[B * beams, V]`.
+
+    Reference:
+        Wu et al., "Google's Neural Machine Translation System", 2016, https://arxiv.org/abs/1609.08144 (the length
+        penalty; their coverage penalty and pruning are left out).
+    """
+    start_tokens = start_token_vector(start_tokens)
+    limits, width = row_limits(max_new_tokens, start_tokens, buffer_length)
+    beams = whole_number("beams", beams, least=1)
+    pad_id = whole_number("pad_id", pad_id, least=0)
+    alpha = float(length_penalty)
+    if not math.isfinite(alpha):
+        raise ValueError(f"length_penalty must be a finite number. Got {length_penalty!r}.")
+
+    batch = start_tokens.shape[0] if start_tokens.shape[0] is not None else tf.shape(start_tokens)[0]
+    columns = tf.range(width)
+    first_rows = tf.range(batch)[:, None] * beams  # [B, 1], where a row's hypotheses begin in the state
+    limits = limits[:, None]
+    penalty_at_limit = length_penalty_of(limits, alpha)
+    impossible = tf.fill([batch, beams], -math.inf)
+    no_tokens = tf.fill([batch, beams, width], pad_id)
+
+    def some_hypothesis_runs(position, last, state, sums, tokens, ended, overflow):
+        return tf.reduce_any(sums > -math.inf)
+
+    def next_tokens(position, last, state, sums, tokens, ended, overflow):
+        # sums [B, K]: log-probability of each running hypothesis, -inf where a place holds none.
+        logits, state = step(tf.reshape(last, [-1]), state)
+        best, log_probs, usable = best_tokens(logits, beams)  # [B * K, C], [B * K, C], [B * K]
+        choices = best.shape[-1] if best.shape[-1] is not None else tf.shape(best)[-1]
+        usable = tf.reshape(usable, [batch, beams])
+
+        # A hypothesis without usable logits ends as it is.
+        stuck = (sums > -math.inf) & ~usable
+        overflow = tf.where(tf.reduce_any(stuck, axis=1), 1, overflow)
+        stuck_scores = tf.where(stuck, sums / length_penalty_of(position, alpha), impossible)
+
+        proposals = tf.where(usable, sums, impossible)[:, :, None] + tf.reshape(log_probs, [batch, beams, choices])
+        new_sums, proposal = tf.math.top_k(tf.reshape(proposals, [batch, beams * choices]), k=beams)
+        new_tokens = tf.gather(tf.reshape(best, [batch, beams * choices]), proposal, batch_dims=1)
+        parents = proposal // choices
+        new_scores = new_sums / length_penalty_of(position + 1, alpha)
+        histories = tf.gather(tokens, parents, batch_dims=1)  # [B, K, N]
+        histories = tf.where(columns == position, new_tokens[:, :, None], histories)
+
+        # The K places: ended hypotheses with their final score against proposals with their score so far.
+        rivals = tf.concat([ended["scores"], stuck_scores, new_scores], axis=1)  # [B, 3K]
+        _, places = tf.math.top_k(rivals, k=beams)
+        placed = tf.reduce_any(places[:, :, None] == 2 * beams + tf.range(beams), axis=1)  # [B, K] of the proposals
+        placed &= new_sums > -math.inf
+        complete = placed & ((new_tokens == end_id) | (position + 1 >= limits))
+        ended = _best_ended(
+            scores=tf.concat([ended["scores"], stuck_scores, tf.where(complete, new_scores, impossible)], axis=1),
+            lengths=tf.concat(
+                [ended["lengths"], tf.fill([batch, beams], position), tf.fill([batch, beams], position + 1)], axis=1
+            ),
+            tokens=tf.concat([ended["tokens"], tokens, histories], axis=1),
+            count=beams,
+            pad_id=pad_id,
+        )
+
+        sums = tf.where(placed & ~complete, new_sums, impossible)
+        # Sums only fall, so the best a running hypothesis can reach is its sum over the largest penalty ahead: the
+        # one at the limit, or with a negative exponent the next one.
+        largest_penalty = tf.maximum(length_penalty_of(position + 1, alpha), penalty_at_limit)
+        reachable = tf.reduce_max(sums, axis=1, keepdims=True) / largest_penalty
+        sums = tf.where(reachable > ended["scores"][:, -1:], sums, impossible)
+
+        running = sums > -math.inf
+        state = reorder(state, tf.reshape(first_rows + parents, [-1]))
+        return position + 1, tf.where(running, new_tokens, pad_id), state, sums, histories, ended, overflow
+
+    # All hypotheses of a row are the same at first: one of them runs. A row with a limit of 0 has ended, empty.
+    is_first = tf.range(beams) == 0
+    initial = (
+        tf.constant(0),
+        tf.repeat(start_tokens[:, None], beams, axis=1),
+        reorder(state, tf.reshape(tf.repeat(tf.range(batch)[:, None], beams, axis=1), [-1])),
+        tf.where(is_first & (limits > 0), 0.0, impossible),
+        no_tokens,
+        {
+            "scores": tf.where(is_first & (limits <= 0), 0.0, impossible),
+            "lengths": tf.zeros([batch, beams], tf.int32),
+            "tokens": no_tokens,
+        },
+        tf.zeros_like(start_tokens),
+    )
+    _, _, _, _, _, ended, overflow = run_loop(some_hypothesis_runs, next_tokens, initial)
+    return GenerationResult(ended["tokens"], ended["lengths"], ended["scores"], overflow)
+
+
+def _best_ended(scores, lengths, tokens, count, pad_id):
+    """The `count` best of `[B, R]` hypotheses, best first; those that do not exist (`-inf`) come back empty."""
+    scores, kept = tf.math.top_k(scores, k=count)
+    exists = scores > -math.inf
+    lengths = tf.where(exists, tf.gather(lengths, kept, batch_dims=1), 0)
+    tokens = tf.where(exists[:, :, None], tf.gather(tokens, kept, batch_dims=1), pad_id)
+    return {"scores": scores, "lengths": lengths, "tokens": tokens}
