@@ -1,0 +1,67 @@
+"""Run by tests/test_losses.py: the masked loss on two logical CPU devices and on one, printed as JSON."""
+
+import json
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras_attention.training.losses import MaskedCrossentropy, TokenLoss
+
+CPU = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(CPU, [tf.config.LogicalDeviceConfiguration()] * 2)
+STRATEGY = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+def one_step(out):
+    """Four tokens of loss 1 on one replica, a single one of loss 3 on the other; the gradient is a temperature's."""
+    labels = tf.constant([[1, 1, 1, 1], [1, 0, 0, 0]])
+    p = np.exp([[-1.0] * 4, [-3.0] * 4])
+    logits = tf.constant(np.log(np.stack([(1 - p) / 3, p, (1 - p) / 3, (1 - p) / 3], -1)), tf.float32)
+    loss = MaskedCrossentropy()
+    with STRATEGY.scope():
+        metric = TokenLoss()
+        temperature = tf.Variable(1.0)
+
+    def step(labels, logits):
+        with tf.GradientTape() as tape:
+            value = loss(labels, logits * temperature)
+        metric.update_state(labels, logits)
+        return value, tape.gradient(value, temperature)
+
+    def total(values):
+        return sum(float(value) for value in STRATEGY.experimental_local_results(values))
+
+    rows = tf.data.Dataset.from_tensor_slices((labels, logits)).batch(2)
+    batch = next(iter(STRATEGY.experimental_distribute_dataset(rows)))
+    value, gradient = tf.function(lambda *batch: STRATEGY.run(step, args=batch))(*batch)
+    out["loss of two"], out["gradient of two"], out["metric of two"] = total(value), total(gradient), metric.result()
+    one = tf.Variable(1.0)
+    with tf.GradientTape() as tape:
+        whole = loss(labels, logits * one)
+    out["loss of one"], out["gradient of one"] = whole, tape.gradient(whole, one)
+
+
+def fit(out):
+    """Batches of four rows whose second half, that is the second replica's share, has a fifth of the tokens."""
+    rng = np.random.default_rng(5)
+    ids = rng.integers(1, 6, (8, 5)).astype("int32")
+    labels = rng.integers(1, 7, (8, 5)).astype("int32")
+    labels[[2, 3, 6, 7], 1:] = 0
+
+    def trained():
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.layers.Embedding(6, 5), keras.layers.Dense(7)])
+        model.compile(keras.optimizers.SGD(0.5), MaskedCrossentropy(0.1), metrics=[TokenLoss(0.1)])
+        history = model.fit(ids, labels, batch_size=4, epochs=2, shuffle=False, verbose=0)
+        return [x for w in model.trainable_variables for x in np.ravel(w)], history.history["loss"]
+
+    out["weights of one"], out["history of one"] = trained()
+    with STRATEGY.scope():
+        out["weights of two"], out["history of two"] = trained()
+
+
+if __name__ == "__main__":
+    results = {}
+    one_step(results)
+    fit(results)
+    print(json.dumps(results, default=float))
