@@ -1,0 +1,182 @@
+"""Patterns of whole blocks: neighbouring blocks (block-sparse), and those with global and random blocks (BigBird)."""
+
+import tensorflow as tf
+
+from keras_attention.ops import blocks, checks, dot_product, masks, random_keys, windows
+
+
+def block_sparse(
+    q,
+    k,
+    v,
+    *,
+    block_size,
+    neighbours=1,
+    padding_mask=None,
+    use_causal_mask=False,
+    scale=None,
+    dropout_rate=0.0,
+    dropout_seed=None,
+):
+    """Softmax attention between neighbouring blocks: a position sees all of its own block and of the nearest ones.
+
+    Blocks are counted from the first real token, so that padding on either side changes nothing. Time and memory
+    O(T block_size (2 neighbours + 1)).
+
+    Args:
+        q, k: [B, H, T, D]; v: [B, H, T, Dv]: one sequence, queries and keys alike.
+        block_size: C; the last block may be shorter.
+        neighbours: blocks seen on each side beside the own one; 0 = block-diagonal.
+        padding_mask: boolean [B, T], True = a real token; the others are not seen and their rows are zero.
+        use_causal_mask: only blocks before the own one and, of that, what is not ahead.
+        scale, dropout_rate, dropout_seed: see `windows.local`.
+
+    Returns:
+        [B, H, T, Dv] in q's dtype; rows without a key are zero.
+
+    Reference: the documents, 3.1 (1); Child et al., "Generating Long Sequences with Sparse Transformers", 2019,
+    https://arxiv.org/abs/1904.10509, and Qiu et al., "Blockwise Self-Attention for Long Document Understanding", 2019,
+    https://arxiv.org/abs/1911.02972, for blocks as the unit of a pattern.
+    """
+    dot_product.check_qkv(q, k, v)
+    windows.check_one_sequence("block_sparse", q, k)
+    if padding_mask is not None:
+        order, rank, count = blocks.pack(padding_mask)
+        packed = [blocks.take(x, order[:, None]) for x in (q, k, v)]
+        options = dict(
+            use_causal_mask=use_causal_mask, scale=scale, dropout_rate=dropout_rate, dropout_seed=dropout_seed
+        )
+        out = _neighbouring(*packed, block_size, neighbours, count, **options)
+        return blocks.unpacked(out, rank, count)
+    return _neighbouring(q, k, v, block_size, neighbours, None, use_causal_mask, scale, dropout_rate, dropout_seed)
+
+
+def _neighbouring(q, k, v, block_size, neighbours, count, use_causal_mask, scale, dropout_rate, dropout_seed):
+    length = checks.sizes(q)[2]
+    reach = neighbours * block_size
+    layout = windows.BandLayout(
+        length, length, before=reach, after=0 if use_causal_mask else reach, block_size=block_size
+    )
+    real = None if count is None else tf.range(length) < count[:, None]
+    allowed = layout.key_mask(real)[:, None, :, None, :]
+    if use_causal_mask:
+        allowed = masks.joined(allowed, layout.distance() <= 0)
+    return layout.rows(
+        blocks.attend(
+            layout.queries(q),
+            layout.keys(k),
+            layout.keys(v),
+            allowed,
+            scale=scale,
+            dropout_rate=dropout_rate,
+            dropout_seed=dropout_seed,
+        )
+    )
+
+
+def bigbird(
+    q,
+    k,
+    v,
+    *,
+    block_size,
+    neighbours=1,
+    num_global_blocks=1,
+    num_random_blocks=3,
+    seed=0,
+    padding_mask=None,
+    use_causal_mask=False,
+    scale=None,
+    dropout_rate=0.0,
+    dropout_seed=None,
+):
+    """Softmax attention of BigBird: neighbouring blocks, global blocks and random blocks.
+
+    A block of queries sees its own block and `neighbours` on each side, the first `num_global_blocks` blocks, and
+    `num_random_blocks` of the remaining ones, drawn for each head from `seed` and the number of the block alone: the
+    same in every batch, process and runtime. The global blocks see everything. Blocks are counted from the first real
+    token. Time and memory O(T C (2 neighbours + 1 + global + random)).
+
+    Args:
+        q, k: [B, H, T, D]; v: [B, H, T, Dv]: one sequence, queries and keys alike.
+        block_size: C; the last block may be shorter.
+        padding_mask: boolean [B, T], True = a real token; the others are not seen and their rows are zero.
+        use_causal_mask: everything of the pattern that is not ahead; random blocks come from before the window.
+        scale, dropout_rate, dropout_seed: see `windows.local`.
+
+    Returns:
+        [B, H, T, Dv] in q's dtype; rows without a key are zero.
+
+    Reference: Zaheer et al., "Big Bird: Transformers for Longer Sequences", 2020, https://arxiv.org/abs/2007.14062
+    (BigBird-ITC). The authors' code makes the first and the last block global; here the first ones are, so that the
+    pattern has a causal form and does not move when the text grows.
+    """
+    dot_product.check_qkv(q, k, v)
+    windows.check_one_sequence("bigbird", q, k)
+    count = rank = None
+    if padding_mask is not None:
+        order, rank, count = blocks.pack(padding_mask)
+        q, k, v = (blocks.take(x, order[:, None]) for x in (q, k, v))
+    length = checks.sizes(q)[2]
+    reach = neighbours * block_size
+    layout = windows.BandLayout(
+        length, length, before=reach, after=0 if use_causal_mask else reach, block_size=block_size
+    )
+    options = dict(scale=scale, dropout_rate=dropout_rate)
+    real = tf.range(length)[None] < (length if count is None else count[:, None])  # [B or 1, T]
+    parts = [(layout.keys(k), layout.keys(v), _window_part(layout, real, num_global_blocks, use_causal_mask))]
+    if num_global_blocks:
+        # Keys of the global blocks lie before all other blocks, so causality takes nothing from them.
+        edge = num_global_blocks * block_size
+        parts.append((k[:, :, :edge], v[:, :, :edge], real[:, None, None, None, :edge]))
+    if num_random_blocks:
+        parts.append(
+            _random_part(
+                layout, k, v, count, length, neighbours, num_global_blocks, num_random_blocks, seed, use_causal_mask
+            )
+        )
+    out = layout.rows(blocks.attend_together(layout.queries(q), parts, dropout_seed=dropout_seed, **options))
+    if num_global_blocks:
+        allowed = real[:, None, None, :]
+        if use_causal_mask:
+            allowed = masks.joined(allowed, tf.range(length) <= tf.range(length)[:edge, None])
+        other_seed = None if dropout_seed is None else dropout_seed + [0, 1]
+        first = blocks.attend(q[:, :, :edge], k, v, allowed, dropout_seed=other_seed, **options)
+        out = tf.concat([first, out[:, :, edge:]], axis=2)
+    return out if rank is None else blocks.unpacked(out, rank, count)
+
+
+def _window_part(layout, real, num_global_blocks, use_causal_mask):
+    """Boolean [B or 1, 1, N, C or 1, M]: real keys of the neighbourhood that are not in a global block."""
+    own = tf.range(layout.count)[:, None] - layout.blocks_before
+    numbers = own + tf.range(layout.neighbours * layout.size) // layout.size  # [N, M]: the block of each key
+    allowed = tf.logical_and(layout.key_mask(real), numbers >= num_global_blocks)[:, None, :, None, :]
+    return masks.joined(allowed, layout.distance() <= 0) if use_causal_mask else allowed
+
+
+def _random_part(layout, k, v, count, length, neighbours, num_global, num_random, seed, use_causal_mask):
+    """The keys of random blocks: k and v [B, H, N, R C, D], and boolean [B or 1, H, N, 1, R C]."""
+    size, number = layout.size, layout.count
+    heads = checks.sizes(k)[1]
+    own = tf.range(number)[None, None, :, None]
+    real = length if count is None else count[:, None, None, None]
+    last = tf.reshape((real + size - 1) // size, [-1, 1, 1, 1])  # blocks that hold a real token
+    before = tf.maximum(tf.minimum(own - neighbours, last) - num_global, 0)
+    resume = tf.maximum(own + neighbours + 1, num_global)
+    after = tf.zeros_like(before) if use_causal_mask else tf.maximum(last - resume, 0)
+    draw = random_keys.hashed(
+        seed,
+        tf.range(heads)[None, :, None, None],
+        tf.range(number)[None, None, :, None],
+        tf.range(num_random)[None, None, None, :],
+    )
+    choice, chosen = random_keys.one_of_each_share(draw, before + after, num_random)
+    index = tf.where(choice < before, num_global + choice, resume + choice - before)
+    index = tf.where(chosen, index, 0)  # [B or 1, H, N, R]
+    within = index[..., None] * size + tf.range(size) < tf.reshape(real, [-1, 1, 1, 1, 1])
+    allowed = tf.logical_and(chosen[..., None], within)
+    keys, values = (
+        blocks.merge(blocks.take(blocks.split(blocks.padded(x, 2, 0, layout.tail), 2, number, size), index), 3)
+        for x in (k, v)
+    )
+    return keys, values, blocks.merge(allowed, 3)[:, :, :, None, :]

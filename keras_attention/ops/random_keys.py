@@ -1,0 +1,125 @@
+"""Attention to a few keys drawn at random, and the drawing itself: a function of a seed and positions."""
+
+import tensorflow as tf
+
+from keras_attention.ops import blocks, checks, dot_product
+
+# Arithmetic modulo a Mersenne prime stays inside int64 and is the same in eager code, XLA, ONNX and on every device,
+# which random operations are not. x -> x^5 is a permutation modulo this prime (5 does not divide PRIME - 1).
+PRIME = 2**31 - 1
+_ROUND_CONSTANTS = (1013904223, 362437069, 1779033703)
+
+
+def hashed(seed, *indices):
+    """Pseudo-random integers from a seed and any number of indices.
+
+    Args:
+        seed: a Python int.
+        indices: integer tensors >= 0 that broadcast together.
+
+    Returns:
+        int64 of the broadcast shape, in [0, PRIME).
+    """
+    x = tf.constant(seed % PRIME, tf.int64)
+    for index in indices:
+        x = (x + tf.cast(index, tf.int64)) % PRIME
+        for constant in _ROUND_CONSTANTS:
+            y = (x + constant) % PRIME
+            square = y * y % PRIME
+            x = square * square % PRIME * y % PRIME
+    return x
+
+
+def one_of_each_share(draw, available, shares):
+    """Cuts [0, available) into `shares` equal shares and draws one number from each, so that all are different.
+
+    Args:
+        draw: int64 [..., shares] from `hashed`.
+        available: int32, broadcastable to [..., 1].
+        shares: a Python int.
+
+    Returns:
+        `(choice, chosen)`: int32 [..., shares], and boolean, False where the share was empty. With `available` of at
+        most `shares` every number is chosen once.
+    """
+    available = tf.cast(available, tf.int64)
+    slots = tf.range(shares, dtype=tf.int64)
+    start = slots * available // shares
+    width = (slots + 1) * available // shares - start
+    choice = start + draw % tf.maximum(width, 1)
+    return tf.cast(choice, tf.int32), tf.broadcast_to(width > 0, tf.shape(choice))
+
+
+def random_attention(
+    q,
+    k,
+    v,
+    *,
+    num_keys,
+    seed=0,
+    padding_mask=None,
+    query_padding=None,
+    use_causal_mask=False,
+    scale=None,
+    dropout_rate=0.0,
+    dropout_seed=None,
+):
+    """Softmax attention of each query to `num_keys` keys drawn at random.
+
+    The keys a query may see are cut into `num_keys` equal stretches, and one key is drawn from each: all different,
+    every key as likely as any other. The draw depends on the seed, the head and the position of the query, counted
+    without padding: not on the batch, the process or the runtime. Keys are gathered as [B, H, T, num_keys, D]: time and
+    memory O(T num_keys), without a [T, S] table. A query with `num_keys` keys or fewer to choose from sees all of them.
+
+    Args:
+        q: [B, H, T, D].
+        k: [B, H, S, D].
+        v: [B, H, S, Dv].
+        num_keys: R, keys per query.
+        seed: Python int.
+        padding_mask: boolean [B, S], True = a real key; only those are drawn.
+        query_padding: boolean [B, T], True = a real query; only those are counted, the rows of others are zero. Inside
+            one sequence give the padding mask here too.
+        use_causal_mask: a query draws from the keys up to its own position. Needs one sequence, T = S.
+        scale, dropout_rate, dropout_seed: see `windows.local`.
+
+    Returns:
+        [B, H, T, Dv] in q's dtype; rows without a key are zero.
+
+    Reference: the documents, 5.1; the random part of Zaheer et al., "Big Bird", 2020, https://arxiv.org/abs/2007.14062
+    """
+    dot_product.check_qkv(q, k, v)
+    heads, queries = checks.sizes(q)[1:3]
+    keys = checks.sizes(k)[2]
+    if use_causal_mask and not q.shape[2:3].is_compatible_with(k.shape[2:3]):
+        raise ValueError(
+            f"Causal random attention needs one length for q and k. Got {q.shape[2]} and {k.shape[2]}: use softmax."
+        )
+    position = tf.range(queries)[None] if query_padding is None else blocks.pack(query_padding)[1]  # [B or 1, T]
+    order, available = None, tf.reshape(keys, [1, 1])
+    if padding_mask is not None:
+        order, _, count = blocks.pack(padding_mask)
+        available = count[:, None]
+    if use_causal_mask:
+        available = tf.minimum(available, position + 1)
+    draw = hashed(
+        seed,
+        tf.range(heads)[None, :, None, None],
+        position[:, None, :, None],
+        tf.range(num_keys)[None, None, None, :],
+    )
+    choice, chosen = one_of_each_share(draw, available[:, None, :, None], num_keys)
+    index = tf.where(chosen, choice, 0)  # [B or 1, H, T, R]
+    if order is not None:
+        index = tf.gather(order, index, axis=1, batch_dims=1)
+    if query_padding is not None:
+        chosen = tf.logical_and(chosen, query_padding[:, None, :, None])
+    return blocks.attend(
+        q[:, :, :, None, :],
+        blocks.take(k, index),
+        blocks.take(v, index),
+        chosen[:, :, :, None, :],
+        scale=scale,
+        dropout_rate=dropout_rate,
+        dropout_seed=dropout_seed,
+    )[:, :, :, 0, :]

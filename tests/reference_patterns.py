@@ -1,0 +1,122 @@
+"""Float64 loops for the patterns: who may see whom, written down position by position, and attention over that."""
+
+import itertools
+import math
+
+import numpy as np
+
+PRIME = 2**31 - 1
+
+
+def attention(q, k, v, allowed, scale=None):
+    """q [B,H,T,D], k [B,H,S,D], v [B,H,S,Dv], allowed broadcastable to [B,H,T,S]; rows without a key are zero."""
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    batch, heads, queries, depth = q.shape
+    allowed = np.broadcast_to(allowed, (batch, heads, queries, k.shape[2]))
+    scale = 1 / math.sqrt(depth) if scale is None else scale
+    out = np.zeros((batch, heads, queries, v.shape[-1]))
+    for b, h, t in itertools.product(range(batch), range(heads), range(queries)):
+        keys = np.flatnonzero(allowed[b, h, t])
+        if keys.size:
+            scores = np.array([scale * float(q[b, h, t] @ k[b, h, s]) for s in keys])
+            weights = np.exp(scores - scores.max())
+            weights /= weights.sum()
+            out[b, h, t] = sum(w * v[b, h, s] for w, s in zip(weights, keys))
+    return out
+
+
+def local_pattern(queries, keys, radius, causal):
+    """[T, S]: within the radius; the last query stands at the last key."""
+    allowed = np.zeros((queries, keys), bool)
+    for t, s in itertools.product(range(queries), range(keys)):
+        ahead = s - (t + keys - queries)
+        allowed[t, s] = -radius <= ahead <= (0 if causal else radius)
+    return allowed
+
+
+def longformer_pattern(radius, is_global, valid, causal):
+    """[B, 1, T, T] for boolean is_global and valid [B, T]."""
+    batch, length = valid.shape
+    allowed = np.zeros((batch, 1, length, length), bool)
+    for b, t, s in itertools.product(range(batch), range(length), range(length)):
+        near = abs(t - s) <= radius
+        linked = near or is_global[b, t] or is_global[b, s]
+        allowed[b, 0, t, s] = linked and valid[b, s] and not (causal and s > t)
+    return allowed
+
+
+def block_sparse_pattern(block_size, neighbours, valid, causal):
+    """[B, 1, T, T]; blocks are counted along the real tokens of each row."""
+    batch, length = valid.shape
+    allowed = np.zeros((batch, 1, length, length), bool)
+    for b in range(batch):
+        real = np.flatnonzero(valid[b])
+        for (i, t), (j, s) in itertools.product(enumerate(real), enumerate(real)):
+            allowed[b, 0, t, s] = abs(i // block_size - j // block_size) <= neighbours and not (causal and j > i)
+    return allowed
+
+
+def bigbird_pattern(block_size, neighbours, num_global, num_random, seed, heads, valid, causal):
+    """[B, H, T, T]; blocks are counted along the real tokens of each row."""
+    batch, length = valid.shape
+    allowed = np.zeros((batch, heads, length, length), bool)
+    for b, h in itertools.product(range(batch), range(heads)):
+        real = np.flatnonzero(valid[b])
+        blocks = -(-len(real) // block_size)
+        for i in range(blocks):
+            window = set(range(i - neighbours, i + neighbours + 1))
+            rest = [j for j in range(blocks) if j not in window and j >= num_global and not (causal and j > i)]
+            seen = window | set(range(num_global)) | set(drawn(seed, h, i, rest, num_random))
+            for (a, t), (c, s) in itertools.product(enumerate(real), enumerate(real)):
+                if a // block_size == i and (c // block_size in seen or i < num_global):
+                    allowed[b, h, t, s] = not (causal and c > a)
+    return allowed
+
+
+def random_pattern(num_keys, seed, heads, query_valid, key_valid, causal):
+    """[B, H, T, S]; positions are counted along the real tokens of each row."""
+    batch, queries = query_valid.shape
+    allowed = np.zeros((batch, heads, queries, key_valid.shape[1]), bool)
+    for b, h in itertools.product(range(batch), range(heads)):
+        keys = np.flatnonzero(key_valid[b])
+        for i, t in enumerate(np.flatnonzero(query_valid[b])):
+            choices = keys[: i + 1] if causal else keys
+            allowed[b, h, t, drawn(seed, h, i, list(choices), num_keys)] = True
+    return allowed
+
+
+def drawn(seed, head, position, choices, count):
+    """One of each of `count` equal stretches of `choices`."""
+    picks, n = [], len(choices)
+    for slot in range(count):
+        start, end = slot * n // count, (slot + 1) * n // count
+        if end > start:
+            picks.append(choices[start + hashed(seed, head, position, slot) % (end - start)])
+    return picks
+
+
+def hashed(seed, *indices):
+    x = seed % PRIME
+    for index in indices:
+        x = (x + index) % PRIME
+        for constant in (1013904223, 362437069, 1779033703):
+            x = pow(x + constant, 5, PRIME)
+    return x
+
+
+def axial(q, k, v, shape, valid, num_class_tokens=0):
+    """Last axis first; class tokens see all and are seen in each pass."""
+    q, k, out = (np.asarray(x, np.float64) for x in (q, k, v))
+    v = out
+    n = num_class_tokens
+    cells = list(itertools.product(*map(range, shape)))
+    length = n + len(cells)
+    for axis in reversed(range(len(shape))):
+        allowed = np.zeros((length, length), bool)
+        for (t, here), (s, there) in itertools.product(enumerate(cells), enumerate(cells)):
+            allowed[n + t, n + s] = all(a == b for i, (a, b) in enumerate(zip(here, there)) if i != axis)
+        allowed[n:, :n] = True
+        values = np.concatenate([v[:, :, :n], out[:, :, n:]], axis=2)
+        out = attention(q, k, values, allowed & valid[:, None, None, :])
+    first = attention(q[:, :, :n], k, v, valid[:, None, None, :])
+    return np.concatenate([first, out[:, :, n:]], axis=2)
