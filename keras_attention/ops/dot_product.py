@@ -91,7 +91,9 @@ def biased_scores(q, k, scale, bias=None, allowed=None):
     bfloat16) before the exponential.
     """
     dtype = accumulation_dtype(q.dtype)
-    scores = tf.matmul(tf.cast(q, dtype) * tf.cast(scale, dtype), tf.cast(k, dtype), transpose_b=True)
+    # tf.cast would take a Python number through float32 on its way to float64.
+    scale = tf.constant(scale, dtype) if isinstance(scale, int | float) else tf.cast(scale, dtype)
+    scores = tf.matmul(tf.cast(q, dtype) * scale, tf.cast(k, dtype), transpose_b=True)
     if bias is not None:
         finite, open_ = masks.split_bias(bias, dtype)
         scores += finite

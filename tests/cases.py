@@ -1,0 +1,54 @@
+"""One line per mechanism: everything in test_every_mechanism.py then runs on it.
+
+To add a mechanism, append `Case("name", {options})` to `CASES`; the options are its constructor's arguments, small
+enough to matter at lengths of 5 to 12. What differs from dense softmax attention is told by the other fields:
+
+    Case("local", {"radius": 2}, reference=my_loop, exact=False)
+
+`reference(q, k, v, *, limits, bias, scale, mechanism, **projected)` is a float64 NumPy loop over heads, as
+`reference.softmax` is: q [B,H,T,D], k and v [B,H,S,D] (key heads already repeated to H), `limits` a `reference.Limits`,
+`mechanism` the layer's mechanism (its options and weights), `projected` what the mechanism's own `project` returned.
+Put it in tests/reference_<topic>.py.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import reference
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A mechanism under test.
+
+    Attributes:
+        name: its registered name.
+        options: constructor arguments.
+        reference: the float64 loop that its output must equal.
+        exact: whether it equals softmax attention; if not, a real difference from it is asserted.
+        length: length of self-attention in the tests (a mechanism that works on one length only gives it here, with
+            `dynamic=False`).
+        dynamic: whether lengths may be unknown when a graph is traced.
+        tolerance: absolute tolerance in float32 against the reference.
+        state_tolerance: absolute tolerance of prefill + steps against one pass.
+        half_tolerance: relative tolerances in float16 and bfloat16.
+        layer: further arguments of MultiHeadAttention, such as a head_dim that must be even.
+        skips: test name without `test_` -> the reason why it cannot hold for this mechanism. Say it in its docs too.
+    """
+
+    name: str
+    options: dict = dataclasses.field(default_factory=dict)
+    reference: Callable = reference.softmax
+    exact: bool = True
+    length: int = 7
+    dynamic: bool = True
+    tolerance: float = 2e-5
+    state_tolerance: float = 1e-5
+    half_tolerance: tuple[float, float] = (5e-3, 3e-2)
+    layer: dict = dataclasses.field(default_factory=dict)
+    skips: dict = dataclasses.field(default_factory=dict)
+
+
+CASES = [
+    Case("softmax"),
+]
