@@ -194,23 +194,15 @@ class MultiHeadAttention(keras.layers.Layer):
         if bias is not None:
             arguments["bias"] = _rank_four(bias)
         if state is None:
-            attention_mask = self._mask(
-                attention_mask,
-                padding_mask,
-                v_mask,
-                k_mask,
-                q_mask,
-                use_causal_mask,
-                batch,
-                length,
-                checks.sizes(k_heads)[2],
+            keys = checks.sizes(k_heads)[2]
+            limits = self._mask(
+                attention_mask, padding_mask, v_mask, k_mask, q_mask, use_causal_mask, batch, length, keys
             )
             attended = self.mechanism.attend(
-                q_heads, self._expand(k_heads), self._expand(v_heads), mask=attention_mask, **arguments
+                q_heads, self._expand(k_heads), self._expand(v_heads), mask=limits, **arguments
             )
         else:
-            valid = None if padding_mask is None else masks.key_mask(padding_mask, "padding_mask", batch, length)
-            valid = masks.joined(valid, *(m if m is None else masks.as_boolean(m) for m in (v_mask, k_mask, q_mask)))
+            valid = self._mask(None, padding_mask, v_mask, k_mask, None, False, batch, length, length).padding
             # The state's keys stand before the new ones: how many is known only when the graph runs.
             free = None if attention_mask is None else masks.free_mask(attention_mask, batch, length, None)
             attended, state = self.mechanism.attend_state(
@@ -353,7 +345,6 @@ class MultiHeadAttention(keras.layers.Layer):
         built = cls(**{**options, **kwargs})
         widths = {name: int(weights[0].shape[0]) for name, weights in kernels.items()}
         built.build((None, None, widths["value"]), (None, None, widths["key"]), (None, None, widths["query"]))
-        built.built = True
         for name, weights in kernels.items():
             target = getattr(built, f"{name}_projection").weights
             for to, of in zip(target, weights, strict=True):

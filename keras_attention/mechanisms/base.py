@@ -5,7 +5,7 @@ import dataclasses
 import keras
 import tensorflow as tf
 
-from keras_attention.ops import kv_cache
+from keras_attention.ops import checks, kv_cache
 
 _REGISTRY = {}
 
@@ -88,7 +88,7 @@ class Mechanism(keras.layers.Layer):
             dropout: None, or a pair (rate, int32 [2] seed).
             return_scores: also return the weights [B, H, T, S].
             training: Python bool.
-            **projected: the dict that `project` returned.
+            **extra: the dict that `project` returned.
 
         Returns:
             [B, H, T, D], or a pair with the weights.
@@ -130,6 +130,10 @@ class Mechanism(keras.layers.Layer):
             attended = tf.nest.map_structure(spoil, attended)
         return attended, state
 
+    def capacity(self, state):
+        """How many positions a state can hold in all; None where it has no end."""
+        return checks.sizes(state["key"])[2] if "lengths" in state else None
+
     def reorder(self, state, parents):
         """The state's rows `parents` (int32 [B']), for beams."""
         return kv_cache.reorder(state, parents)
@@ -137,6 +141,10 @@ class Mechanism(keras.layers.Layer):
     def refuse(self, request, use):
         """Raises for a request that this mechanism cannot honour, naming one that can."""
         raise ValueError(f"mechanism={self.registered_name!r} does not support {request}; use {use}.")
+
+    def get_config(self):
+        # Keras' default would record the arguments of `__init__`, among them the owner's policy, which is an object.
+        return super().get_config()
 
     @property
     def registered_name(self):

@@ -2,8 +2,8 @@
 
 A store is a dict of plain, dense, batch-first tensors:
 
-    growing   {"key": [B, H, P, D], "value": [B, H, P, Dv], "valid": int32 [B, P]}      1 = a real key
-    fixed     {"key": [B, H, C, D], "value": [B, H, C, Dv], "lengths": int32 [B]}       slots 0 .. lengths - 1 are filled
+    growing   {"key": [B, H, P, D], "value": [B, H, P, Dv], "valid": int32 [B, P]}   1 = a real key
+    fixed     {"key": [B, H, C, D], "value": [B, H, C, Dv], "lengths": int32 [B]}    slots 0 .. lengths - 1 are filled
 
 The growing store keeps padding where it came and marks it; the fixed one packs each row's real tokens, so that slot =
 position whichever side was padded. Neither ever writes past its end.

@@ -195,7 +195,7 @@ def free_mask(mask, batch, query_length, key_length):
 
 
 def _static(size):
-    return None if size is None or tf.is_tensor(size) and not checks.is_concrete(size) else int(size)
+    return None if size is None or (tf.is_tensor(size) and not checks.is_concrete(size)) else int(size)
 
 
 def _show(size):

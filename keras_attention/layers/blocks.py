@@ -1,0 +1,234 @@
+"""Encoder and decoder blocks of the Transformer."""
+
+import keras
+import tensorflow as tf
+
+from keras_attention.layers import implicit_masks
+from keras_attention.layers.feed_forward import FeedForward
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.residual import Residual
+from keras_attention.mechanisms import base as mechanisms
+from keras_attention.ops import checks
+
+
+class _Block(keras.layers.Layer):
+    """What both blocks share: their options and how a sub-layer is wrapped."""
+
+    def __init__(
+        self,
+        d_model,
+        num_heads,
+        mlp_dim,
+        *,
+        mechanism="auto",
+        num_kv_heads=None,
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+        activation="relu",
+        norm="pre",
+        residual="add",
+        epsilon=1e-6,
+        seed=None,
+        **kwargs,
+    ):
+        # Without autocast, so that an additive bias reaches attention in float32.
+        super().__init__(autocast=False, **kwargs)
+        self.d_model = checks.positive_int("d_model", d_model)
+        self.num_heads = checks.positive_int("num_heads", num_heads)
+        self.mlp_dim = checks.positive_int("mlp_dim", mlp_dim)
+        self.mechanism = mechanism
+        self.num_kv_heads = num_kv_heads
+        self.dropout_rate = checks.rate("dropout_rate", dropout_rate)
+        self.attention_dropout_rate = checks.rate("attention_dropout_rate", attention_dropout_rate)
+        self.activation = keras.activations.get(activation)
+        self.norm = norm
+        self.residual = residual
+        self.epsilon = epsilon
+        self.seed = seed
+        self.supports_masking = True
+        self.feed_forward = FeedForward(
+            mlp_dim,
+            activation=self.activation,
+            dropout_rate=dropout_rate,
+            seed=self._part_seed(0),
+            dtype=self.dtype_policy,
+            name="feed_forward",
+        )
+        self.feed_forward_residual = self._bypass("feed_forward", 1)
+
+    def _part_seed(self, part):
+        # Parts with one seed would drop the same features.
+        return None if self.seed is None else self.seed + part
+
+    def _attention(self, name, mechanism, part):
+        return MultiHeadAttention(
+            self.d_model,
+            self.num_heads,
+            mechanism,
+            num_kv_heads=self.num_kv_heads,
+            dropout_rate=self.attention_dropout_rate,
+            seed=self._part_seed(part),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _bypass(self, name, part):
+        return Residual(
+            norm=self.norm,
+            residual=self.residual,
+            dropout_rate=self.dropout_rate,
+            epsilon=self.epsilon,
+            seed=self._part_seed(part),
+            dtype=self.dtype_policy,
+            name=f"{name}_residual",
+        )
+
+    def build(self, x_shape):
+        for part in self._flatten_layers(include_self=False, recursive=False):
+            part.build(x_shape)
+
+    def _feed(self, x, training):
+        h = self.feed_forward(self.feed_forward_residual.before(x), training=training)
+        return self.feed_forward_residual(x, h, training=training)
+
+    def _masked(self, x, y):
+        return implicit_masks.put(y, implicit_masks.get(x))
+
+    def compute_output_shape(self, x_shape, *args, **kwargs):
+        return x_shape
+
+    def compute_output_spec(self, *args, **kwargs):
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    def get_config(self):
+        mechanism = self.mechanism
+        if isinstance(mechanism, mechanisms.Mechanism):
+            mechanism = keras.saving.serialize_keras_object(mechanism)
+        return {
+            **super().get_config(),
+            "d_model": self.d_model,
+            "num_heads": self.num_heads,
+            "mlp_dim": self.mlp_dim,
+            "mechanism": mechanism,
+            "num_kv_heads": self.num_kv_heads,
+            "dropout_rate": self.dropout_rate,
+            "attention_dropout_rate": self.attention_dropout_rate,
+            "activation": keras.activations.serialize(self.activation),
+            "norm": self.norm,
+            "residual": self.residual,
+            "epsilon": self.epsilon,
+            "seed": self.seed,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_attention")
+class EncoderBlock(_Block):
+    """Self-attention and a feed-forward layer, each with its way around.
+
+    Args:
+        d_model: width. num_heads: attention heads. mlp_dim: width of the feed-forward layer.
+        mechanism: how to attend, see `MultiHeadAttention`.
+        num_kv_heads: heads of keys and values, `num_heads` by default.
+        dropout_rate: of the sub-layers' outputs and inside the feed-forward layer.
+        attention_dropout_rate: of the attention weights.
+        activation: of the feed-forward layer.
+        norm: "pre" (steadier in deep stacks; put a last normalisation after the stack) or "post" (the first paper's).
+        residual: "add" or "gated", see `Residual`.
+        epsilon: of the layer normalisations.
+        seed: of the dropout.
+
+    Call arguments:
+        x: [B, T, d_model].
+        padding_mask: boolean [B, T], True = a real position; x's implicit mask is honoured as well.
+        attention_mask: see `MultiHeadAttention`'s mask. bias: additive, [.., T, T].
+        use_causal_mask: hide the future.
+
+    Returns:
+        [B, T, d_model].
+
+    Reference: Vaswani et al., "Attention Is All You Need", 2017, https://arxiv.org/abs/1706.03762
+    """
+
+    def __init__(self, d_model, num_heads, mlp_dim, **kwargs):
+        super().__init__(d_model, num_heads, mlp_dim, **kwargs)
+        self.attention = self._attention("attention", self.mechanism, 2)
+        self.attention_residual = self._bypass("attention", 3)
+
+    def call(self, x, padding_mask=None, attention_mask=None, bias=None, use_causal_mask=False, training=False):
+        mask = implicit_masks.get(x)
+        h = self.attention_residual.before(tf.cast(x, self.compute_dtype))
+        h = self.attention(
+            h,
+            mask=attention_mask,
+            v_mask=mask,
+            padding_mask=padding_mask,
+            bias=bias,
+            use_causal_mask=use_causal_mask,
+            training=training,
+        )
+        y = self.attention_residual(tf.cast(x, self.compute_dtype), h, training=training)
+        return self._masked(x, self._feed(y, training))
+
+
+@keras.saving.register_keras_serializable("keras_attention")
+class DecoderBlock(_Block):
+    """Causal self-attention, attention to an encoder's output, and a feed-forward layer.
+
+    Args:
+        As `EncoderBlock`; `mechanism` is the self-attention's.
+        cross_mechanism: how to attend to the encoder's output.
+
+    Call arguments:
+        x: [B, T, d_model].
+        memory: [B, S, d_model], the encoder's output; its implicit mask is honoured. Or the dict of `project_memory`.
+        padding_mask: boolean [B, T]; memory_mask: boolean [B, S], for a tensor `memory`.
+        state: a decoding state of `init_state`: x is new tokens only.
+
+    Returns:
+        [B, T, d_model], and the new state where one was given.
+
+    Reference: Vaswani et al., "Attention Is All You Need", 2017, https://arxiv.org/abs/1706.03762
+    """
+
+    def __init__(self, d_model, num_heads, mlp_dim, *, cross_mechanism="auto", **kwargs):
+        super().__init__(d_model, num_heads, mlp_dim, **kwargs)
+        self.cross_mechanism = cross_mechanism
+        self.attention = self._attention("attention", self.mechanism, 2)
+        self.attention_residual = self._bypass("attention", 3)
+        self.cross_attention = self._attention("cross_attention", cross_mechanism, 4)
+        self.cross_attention_residual = self._bypass("cross_attention", 5)
+
+    def call(self, x, memory, padding_mask=None, memory_mask=None, state=None, training=False):
+        mask = implicit_masks.get(x)
+        y = tf.cast(x, self.compute_dtype)
+        h = self.attention_residual.before(y)
+        if state is None:
+            h = self.attention(h, padding_mask=padding_mask, v_mask=mask, use_causal_mask=True, training=training)
+        else:
+            h, state = self.attention(h, padding_mask=padding_mask, v_mask=mask, state=state, training=training)
+        y = self.attention_residual(y, h, training=training)
+        h = self.cross_attention_residual.before(y)
+        if isinstance(memory, dict):
+            h = self.cross_attention(q=h, memory=memory, training=training)
+        else:
+            h = self.cross_attention(
+                memory, memory, h, padding_mask=memory_mask, k_mask=implicit_masks.get(memory), training=training
+            )
+        y = self.cross_attention_residual(y, h, training=training)
+        y = self._masked(x, self._feed(y, training))
+        return y if state is None else (y, state)
+
+    def init_state(self, batch_size, max_length=None):
+        """An empty decoding state, see `MultiHeadAttention.init_state`."""
+        return self.attention.init_state(batch_size, max_length)
+
+    def project_memory(self, memory, memory_mask=None):
+        """The cross-attention's keys and values, computed once for a whole decoding."""
+        mask = implicit_masks.get(memory) if memory_mask is None else memory_mask
+        return self.cross_attention.project_memory(memory, padding_mask=mask)
+
+    def get_config(self):
+        mechanism = self.cross_mechanism
+        if isinstance(mechanism, mechanisms.Mechanism):
+            mechanism = keras.saving.serialize_keras_object(mechanism)
+        return {**super().get_config(), "cross_mechanism": mechanism}

@@ -1,0 +1,49 @@
+"""The position-wise feed-forward layer."""
+
+import keras
+
+from keras_attention.ops import checks
+
+
+@keras.saving.register_keras_serializable("keras_attention")
+class FeedForward(keras.layers.Layer):
+    """Two dense layers with an activation between: [B, T, E] -> [B, T, mlp_dim] -> [B, T, E].
+
+    Args:
+        mlp_dim: width between.
+        activation: its name or function.
+        dropout_rate: dropout after the activation, in training.
+
+    Reference: Vaswani et al., "Attention Is All You Need", 2017, https://arxiv.org/abs/1706.03762
+    """
+
+    def __init__(self, mlp_dim, *, activation="relu", dropout_rate=0.0, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.mlp_dim = checks.positive_int("mlp_dim", mlp_dim)
+        self.activation = keras.activations.get(activation)
+        self.dropout_rate = checks.rate("dropout_rate", dropout_rate)
+        self.seed = seed
+        self.supports_masking = True
+        self.dropout = keras.layers.Dropout(self.dropout_rate, seed=seed, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, x_shape):
+        width = x_shape[-1]
+        self.inner = keras.layers.Dense(self.mlp_dim, activation=self.activation, dtype=self.dtype_policy, name="inner")
+        self.outer = keras.layers.Dense(width, dtype=self.dtype_policy, name="outer")
+        self.inner.build(x_shape)
+        self.outer.build((*x_shape[:-1], self.mlp_dim))
+
+    def call(self, x, training=False):
+        return self.outer(self.dropout(self.inner(x), training=training))
+
+    def compute_output_shape(self, x_shape):
+        return x_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "mlp_dim": self.mlp_dim,
+            "activation": keras.activations.serialize(self.activation),
+            "dropout_rate": self.dropout_rate,
+            "seed": self.seed,
+        }

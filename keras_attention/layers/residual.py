@@ -1,0 +1,69 @@
+"""The way around a sub-layer: normalisation, dropout and the residual sum, plain or gated."""
+
+import keras
+import tensorflow as tf
+
+from keras_attention.ops import checks
+
+
+@keras.saving.register_keras_serializable("keras_attention")
+class Residual(keras.layers.Layer):
+    """x + f(norm(x)) (pre-norm) or norm(x + f(x)) (post-norm), with dropout on f's output.
+
+    `residual="gated"` multiplies f's output by a learned gate per feature, sigmoid(g), that starts almost open
+    (g = 2): the model can close it and go around the sub-layer, which is the documents' cure 4.1.2 for attention that
+    settles on a few positions.
+
+    Used in two calls: `h = f(residual.before(x))`, `y = residual(x, h)`.
+
+    Args:
+        norm: "pre" or "post".
+        residual: "add" or "gated".
+        dropout_rate: of f's output, in training.
+        epsilon: of the layer normalisation.
+
+    Reference: Xiong et al., "On Layer Normalization in the Transformer Architecture", 2020,
+    https://arxiv.org/abs/2002.04745; the gate: Srivastava et al., "Highway Networks", 2015,
+    https://arxiv.org/abs/1505.00387
+    """
+
+    def __init__(self, *, norm="pre", residual="add", dropout_rate=0.0, epsilon=1e-6, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.norm = checks.one_of("norm", norm, ("pre", "post"))
+        self.residual = checks.one_of("residual", residual, ("add", "gated"))
+        self.dropout_rate = checks.rate("dropout_rate", dropout_rate)
+        self.epsilon = checks.positive_number("epsilon", epsilon)
+        self.seed = seed
+        self.supports_masking = True
+        self.normalization = keras.layers.LayerNormalization(
+            epsilon=self.epsilon, dtype=self.dtype_policy, name="normalization"
+        )
+        self.dropout = keras.layers.Dropout(self.dropout_rate, seed=seed, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, x_shape, h_shape=None):
+        self.normalization.build(x_shape)
+        if self.residual == "gated":
+            self.gate = self.add_weight(name="gate", shape=(x_shape[-1],), initializer=keras.initializers.Constant(2.0))
+
+    def before(self, x):
+        """What the sub-layer is given."""
+        return self.normalization(x) if self.norm == "pre" else x
+
+    def call(self, x, h, training=False):
+        h = self.dropout(h, training=training)
+        if self.residual == "gated":
+            h = h * tf.sigmoid(tf.cast(self.gate, h.dtype))
+        return self.normalization(x + h) if self.norm == "post" else x + h
+
+    def compute_output_shape(self, x_shape, h_shape=None):
+        return x_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "norm": self.norm,
+            "residual": self.residual,
+            "dropout_rate": self.dropout_rate,
+            "epsilon": self.epsilon,
+            "seed": self.seed,
+        }

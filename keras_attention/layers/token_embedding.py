@@ -1,0 +1,73 @@
+"""Token embeddings, scaled, masked, and usable as the output projection."""
+
+import keras
+import tensorflow as tf
+
+from keras_attention.layers.positions import rows_or_nan
+from keras_attention.ops import checks
+
+
+@keras.saving.register_keras_serializable("keras_attention")
+class TokenEmbedding(keras.layers.Layer):
+    """Vectors of token ids, times sqrt(d_model), with the implicit mask of real tokens.
+
+    The scaling stands inside the layer because a plain `x * sqrt(d)` would drop Keras' implicit mask without a word.
+    An id outside the vocabulary raises in eager code and gives NaN in a graph, never another token's row.
+
+    Args:
+        vocab_size: number of ids.
+        d_model: width.
+        pad_id: id of padding, masked; None for no mask.
+        scale: whether to multiply by sqrt(d_model).
+
+    Call arguments:
+        ids: integer [B, T].
+
+    Returns:
+        [B, T, d_model] in the compute dtype.
+
+    Reference: Press and Wolf, "Using the Output Embedding to Improve Language Models", 2017,
+    https://arxiv.org/abs/1608.05859 (for `logits`).
+    """
+
+    def __init__(self, vocab_size, d_model, *, pad_id=0, scale=True, **kwargs):
+        super().__init__(**kwargs)
+        self.vocab_size = checks.positive_int("vocab_size", vocab_size)
+        self.d_model = checks.positive_int("d_model", d_model)
+        self.pad_id = pad_id
+        self.scale = bool(scale)
+
+    def build(self, ids_shape=None):
+        # With this deviation both uses start well: scaled inputs at 1, tied logits at about 1.
+        deviation = self.d_model**-0.5 if self.scale else 0.02
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.vocab_size, self.d_model),
+            initializer=keras.initializers.RandomNormal(stddev=deviation),
+        )
+
+    def call(self, ids):
+        if not tf.as_dtype(ids.dtype).is_integer:
+            ids = tf.cast(ids, tf.int32)
+        table = tf.cast(self.embeddings, self.compute_dtype)
+        rows = rows_or_nan(table, ids, f"token ids (vocab_size={self.vocab_size})", "ids of the model's own tokenizer")
+        return rows * self.d_model**0.5 if self.scale else rows
+
+    def logits(self, x):
+        """Scores of every token, float32 [..., vocab_size], from x [..., d_model] by the same table (tied weights)."""
+        return tf.cast(tf.matmul(x, tf.cast(self.embeddings, x.dtype), transpose_b=True), tf.float32)
+
+    def compute_mask(self, ids, previous_mask=None):
+        return None if self.pad_id is None else keras.ops.not_equal(ids, self.pad_id)
+
+    def compute_output_shape(self, ids_shape):
+        return (*ids_shape, self.d_model)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocab_size": self.vocab_size,
+            "d_model": self.d_model,
+            "pad_id": self.pad_id,
+            "scale": self.scale,
+        }
