@@ -103,7 +103,7 @@ def test_without_shuffling_all_epochs_are_equal(rng):
 
 
 def test_iterations_are_epochs_and_can_begin_anywhere(rng):
-    plan = BatchPlan(*pairs(rng), tokens_per_batch=90, max_length=32, seed=3)
+    plan = BatchPlan(*pairs(rng), tokens_per_batch=300, max_length=32, seed=3)
     whole = plan.dataset()
     epochs = [steps(whole) for _ in range(3)]
     assert epochs[0] != epochs[1]
@@ -136,6 +136,7 @@ def test_an_abandoned_iteration_does_not_count_whatever_was_prefetched(rng):
 
 
 @pytest.mark.parametrize("static_shapes", [True, False], ids=["static", "dynamic"])
+@pytest.mark.filterwarnings("ignore:.shuffle=True. was passed")
 def test_fit_sees_every_epoch_whole(rng, static_shapes):
     import keras
 
@@ -153,7 +154,11 @@ def test_fit_sees_every_epoch_whole(rng, static_shapes):
     model = Count()
     model.compile()
     model.fit(plan.dataset(first_epoch=4), epochs=3, verbose=0)
-    expected = [plan.batch(indices, shape) for epoch in (4, 5, 6) for indices, shape in plan._planned(epoch)]
+    expected = []
+    for epoch in (4, 5, 6):
+        order, cuts = plan._planned(epoch)
+        for begin, end, rows, length in cuts:
+            expected.append(plan.batch(order[begin:end], (rows, length)))
     assert len(seen) == 3 * len(plan)
     for (source, labels), (inputs, expected_labels) in zip(seen, expected):
         np.testing.assert_array_equal(source, inputs["source"])
@@ -167,9 +172,8 @@ def test_static_shapes_are_few(rng):
     plan = BatchPlan(sources, targets, tokens_per_batch=4096, max_length=510, static_shapes=True)
     assert len(plan.shapes) <= 20
     assert all(rows * length <= 4096 and length <= 510 for rows, length in plan.shapes)
-    padding = 1 - sum(max(len(s) + 2, len(t) + 1) for s, t in zip(sources, targets)) / sum(
-        shape[0] * shape[1] for _, shape in plan._planned(0)
-    )
+    real = sum(max(len(s) + 2, len(t) + 1) for s, t in zip(sources, targets))
+    padding = 1 - real / sum(rows * length for _, _, rows, length in plan._planned(0)[1])
     assert padding < 0.25
 
 

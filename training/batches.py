@@ -90,8 +90,8 @@ class BatchPlan:
         self._cuts = self._cut(tokens_per_batch)
 
     def _cut(self, tokens_per_batch):
-        """Where the batches begin among the kept pairs sorted by bucket, with their shape; the same in every epoch."""
-        cuts = []  # (begin, end, rows, length)
+        """The cuts of `_planned`, not shuffled: among pairs sorted by bucket they are the same in every epoch."""
+        cuts = []
         begin, ordered = 0, np.sort(self._bucket)
         while begin < len(ordered):
             if self.static_shapes:
@@ -105,13 +105,13 @@ class BatchPlan:
                 fits = np.arange(1, len(reach) + 1) * reach <= tokens_per_batch
                 rows = len(reach) if fits.all() else int(np.argmin(fits))
                 end = begin + rows
-            cuts.append((int(begin), int(end), int(rows), int(ordered[begin])))
+            cuts.append((begin, end, rows, ordered[begin] if self.static_shapes else 0))
             begin = end
-        return cuts
+        return np.array(cuts, np.int64)
 
     @property
     def shapes(self):
-        return sorted({(rows, length) for _, _, rows, length in self._cuts}) if self.static_shapes else None
+        return sorted(set(map(tuple, self._cuts[:, 2:].tolist()))) if self.static_shapes else None
 
     def __len__(self):
         """Number of batches in an epoch."""
@@ -126,16 +126,19 @@ class BatchPlan:
         Returns:
             A list of `len(self)` index arrays into the sequences that were given.
         """
-        return [indices for indices, _ in self._planned(number)]
+        order, cuts = self._planned(number)
+        return [order[begin:end] for begin, end, _, _ in cuts]
 
     def _planned(self, number):
-        """(indices, shape) of each batch of an epoch; the shape is None where it follows from the rows."""
+        """The order of the kept pairs [kept], and how it is cut: (begin, end, rows, length) of each batch [batches, 4].
+
+        Rows and length are those to pad to; a length of 0 means the longest row's.
+        """
         rng = np.random.default_rng([self.seed, number])
-        ties = rng.permutation(len(self._kept)) if self.shuffle else np.arange(len(self._kept))
-        order = self._kept[np.lexsort((ties, self._bucket))]
-        batches = rng.permutation(len(self)) if self.shuffle else range(len(self))
-        cuts = (self._cuts[batch] for batch in batches)
-        return [(order[begin:end], (rows, length) if self.static_shapes else None) for begin, end, rows, length in cuts]
+        if not self.shuffle:
+            return self._kept[np.argsort(self._bucket, kind="stable")], self._cuts
+        ties = rng.permutation(len(self._kept))
+        return self._kept[np.lexsort((ties, self._bucket))], rng.permutation(self._cuts)
 
     def batch(self, indices, shape=None):
         """The arrays of one batch.
@@ -149,9 +152,9 @@ class BatchPlan:
             of sentence, exactly as `SentencePieceTokenizer.tokenize` gives it; the target begins with begin of
             sentence; the labels are the target one step ahead and close with end of sentence.
         """
-        rows, length = shape or (len(indices), None)
+        rows, length = shape or (len(indices), 0)
         source = self._sources.padded(indices, rows, length)
-        target = self._targets.padded(indices, rows, length and length + 1)
+        target = self._targets.padded(indices, rows, length + 1 if length else 0)
         labels = target[:, 1:]
         return {"source": source, "target": np.where(labels == PAD_ID, PAD_ID, target[:, :-1])}, labels
 
@@ -175,43 +178,55 @@ class BatchPlan:
             first_epoch, first_step = first_epoch + 1, 0
         position = _Position(self, first_epoch, first_step)
 
-        def before_the_last():
-            for indices, shape in position.remaining()[:-1]:
-                yield self.batch(indices, shape)
+        def batches(plan):
+            """The batches that a Python function plans; they are put together in the graph, without Python."""
+            order, cuts = tf.numpy_function(plan, [], (tf.int64, tf.int64))
+            cuts = tf.data.Dataset.from_tensor_slices(tf.ensure_shape(cuts, [None, 4]))
+            return cuts.map(lambda cut: self._gather(order, cut))
 
-        def the_last():
-            indices, shape = position.remaining()[-1]
-            position.next_epoch()
-            yield self.batch(indices, shape)
-
-        ids = tf.TensorSpec([None, None], tf.int32)
-        signature = ({"source": ids, "target": ids}, ids)
         # Only the last batch moves the position, and nothing after it reads ahead: what was prefetched but not taken
         # does not count.
-        batches = tf.data.Dataset.from_generator(before_the_last, output_signature=signature).prefetch(4)
-        batches = batches.concatenate(tf.data.Dataset.from_generator(the_last, output_signature=signature))
+        once = tf.data.Dataset.range(1)
+        before_the_last = once.flat_map(lambda _: batches(position.all_but_last)).prefetch(4)
+        dataset = before_the_last.concatenate(once.flat_map(lambda _: batches(position.last)))
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False
-        batches = batches.with_options(options)
+        dataset = dataset.with_options(options)
         if first_step == 0:
-            batches = batches.apply(tf.data.experimental.assert_cardinality(len(self)))
-        return batches
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
+        return dataset
+
+    def _gather(self, order, cut):
+        """`batch` as TensorFlow operations; order [kept] and cut [4] as `_planned` gives them."""
+        begin, end, rows, length = tf.unstack(cut)
+        indices = order[begin:end]
+        source = self._sources.gathered(indices, rows, length)
+        target = self._targets.gathered(indices, rows, tf.where(length > 0, length + 1, 0))
+        labels = target[:, 1:]
+        return {"source": source, "target": tf.where(labels == PAD_ID, PAD_ID, target[:, :-1])}, labels
 
 
 class _Position:
-    """How far a dataset's iterations have come: the epoch, its first step, and what it has to give."""
+    """How far the iterations of a dataset have come; the epoch at hand is planned once."""
 
     def __init__(self, plan, epoch, step):
         self.plan, self.epoch, self.step = plan, epoch, step
         self._planned = None
 
-    def remaining(self):
+    def _remaining(self):
         if self._planned is None:
-            self._planned = self.plan._planned(self.epoch)[self.step :]
+            order, cuts = self.plan._planned(self.epoch)
+            self._planned = order, cuts[self.step :]
         return self._planned
 
-    def next_epoch(self):
+    def all_but_last(self):
+        order, cuts = self._remaining()
+        return order, cuts[:-1]
+
+    def last(self):
+        order, cuts = self._remaining()
         self.epoch, self.step, self._planned = self.epoch + 1, 0, None
+        return order, cuts[-1:]
 
 
 class _Rows:
@@ -227,14 +242,20 @@ class _Rows:
             self.ids[begin + 1 + len(row)] = EOS_ID
 
     def padded(self, indices, rows, length):
-        """[rows, length] of the sequences `indices`, padded below and on the right."""
+        """[rows, length] of the sequences `indices`, padded below and on the right; length 0: the longest one's."""
         lengths = self.lengths[indices]
-        length = length or lengths.max()
-        columns = np.arange(length)
+        columns = np.arange(length or lengths.max())
         places = np.minimum(self.begins[indices, None] + columns, len(self.ids) - 1)
-        ids = np.full((rows, length), PAD_ID, np.int32)
-        ids[: len(indices)] = np.where(columns < lengths[:, None], self.ids[places], PAD_ID)
-        return ids
+        ids = np.where(columns < lengths[:, None], self.ids[places], PAD_ID)
+        return np.pad(ids, [(0, rows - len(indices)), (0, 0)], constant_values=PAD_ID)
+
+    def gathered(self, indices, rows, length):
+        """`padded` as TensorFlow operations."""
+        lengths = tf.gather(self.lengths, indices)
+        columns = tf.range(tf.where(length > 0, length, tf.reduce_max(lengths)))
+        places = tf.minimum(tf.gather(self.begins, indices)[:, None] + columns, len(self.ids) - 1)
+        ids = tf.where(columns < lengths[:, None], tf.gather(self.ids, places), PAD_ID)
+        return tf.pad(ids, [[0, rows - tf.size(indices, tf.int64)], [0, 0]], constant_values=PAD_ID)
 
 
 def _bucket_edges(longest, multiple, limit, static_shapes):
