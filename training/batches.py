@@ -177,12 +177,13 @@ class BatchPlan:
         if first_step == len(self):
             first_epoch, first_step = first_epoch + 1, 0
         position = _Position(self, first_epoch, first_step)
+        sources, targets = self._sources.tensors(), self._targets.tensors()
 
         def batches(plan):
             """The batches that a Python function plans; they are put together in the graph, without Python."""
             order, cuts = tf.numpy_function(plan, [], (tf.int64, tf.int64))
             cuts = tf.data.Dataset.from_tensor_slices(tf.ensure_shape(cuts, [None, 4]))
-            return cuts.map(lambda cut: self._gather(order, cut))
+            return cuts.map(lambda cut: _gather_batch(sources, targets, order, cut))
 
         # Only the last batch moves the position, and nothing after it reads ahead: what was prefetched but not taken
         # does not count.
@@ -195,15 +196,6 @@ class BatchPlan:
         if first_step == 0:
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
         return dataset
-
-    def _gather(self, order, cut):
-        """`batch` as TensorFlow operations; order [kept] and cut [4] as `_planned` gives them."""
-        begin, end, rows, length = tf.unstack(cut)
-        indices = order[begin:end]
-        source = self._sources.gathered(indices, rows, length)
-        target = self._targets.gathered(indices, rows, tf.where(length > 0, length + 1, 0))
-        labels = target[:, 1:]
-        return {"source": source, "target": tf.where(labels == PAD_ID, PAD_ID, target[:, :-1])}, labels
 
 
 class _Position:
@@ -249,13 +241,30 @@ class _Rows:
         ids = np.where(columns < lengths[:, None], self.ids[places], PAD_ID)
         return np.pad(ids, [(0, rows - len(indices)), (0, 0)], constant_values=PAD_ID)
 
-    def gathered(self, indices, rows, length):
-        """`padded` as TensorFlow operations."""
-        lengths = tf.gather(self.lengths, indices)
-        columns = tf.range(tf.where(length > 0, length, tf.reduce_max(lengths)))
-        places = tf.minimum(tf.gather(self.begins, indices)[:, None] + columns, len(self.ids) - 1)
-        ids = tf.where(columns < lengths[:, None], tf.gather(self.ids, places), PAD_ID)
-        return tf.pad(ids, [[0, rows - tf.size(indices, tf.int64)], [0, 0]], constant_values=PAD_ID)
+    def tensors(self):
+        """(ids, begins, lengths) for `_gather`: captured by a graph, while arrays would be copied into it."""
+        with tf.device("CPU:0"):
+            return tf.constant(self.ids), tf.constant(self.begins), tf.constant(self.lengths)
+
+
+def _gather_batch(sources, targets, order, cut):
+    """`BatchPlan.batch` as TensorFlow operations; order [kept] and cut [4] as `BatchPlan._planned` gives them."""
+    begin, end, rows, length = tf.unstack(cut)
+    indices = order[begin:end]
+    source = _gather(sources, indices, rows, length)
+    target = _gather(targets, indices, rows, tf.where(length > 0, length + 1, 0))
+    labels = target[:, 1:]
+    return {"source": source, "target": tf.where(labels == PAD_ID, PAD_ID, target[:, :-1])}, labels
+
+
+def _gather(tensors, indices, rows, length):
+    """`_Rows.padded` as TensorFlow operations."""
+    ids, begins, lengths = tensors
+    begins, lengths = tf.gather(begins, indices), tf.gather(lengths, indices)
+    columns = tf.range(tf.where(length > 0, length, tf.reduce_max(lengths)))
+    places = tf.minimum(begins[:, None] + columns, tf.size(ids, tf.int64) - 1)
+    found = tf.where(columns < lengths[:, None], tf.gather(ids, places), PAD_ID)
+    return tf.pad(found, [[0, rows - tf.size(indices, tf.int64)], [0, 0]], constant_values=PAD_ID)
 
 
 def _bucket_edges(longest, multiple, limit, static_shapes):
