@@ -7,9 +7,9 @@ from keras_attention.ops import checks
 
 def split(x, chunk):
     """[..., T, D] -> [..., N, chunk, D], zeros appended where `chunk` does not divide T, which may be unknown."""
-    x = pad(x, -checks.sizes(x)[-2] % chunk, front=False)
     *leading, length, depth = checks.sizes(x)
-    return tf.reshape(x, [*leading, length // chunk, chunk, depth])
+    number = (length + chunk - 1) // chunk
+    return tf.reshape(pad(x, number * chunk - length, front=False), [*leading, number, chunk, depth])
 
 
 def join(x, length):

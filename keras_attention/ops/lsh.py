@@ -123,12 +123,27 @@ def _last(codes):
 
 def _sorted(x, order, chunk):
     """x [B, H, T, X] in the order [B, H, R, T] of each round, in chunks: [B, H, R, N, chunk, X]."""
-    return chunks.split(tf.gather(x, order, axis=2, batch_dims=2), chunk)
+    batch, heads, rounds, length = checks.sizes(order)
+    taken = _take_rows(x, tf.reshape(order, [batch, heads, rounds * length]))
+    return chunks.split(tf.reshape(taken, [batch, heads, rounds, length, x.shape[-1]]), chunk)
 
 
 def _unsorted(x, places, length):
     """[B, H, R, N, C, X] back to [B, H, R, T, X]."""
-    return tf.gather(chunks.join(x, length), places, axis=3, batch_dims=3)
+    return _take_rows(chunks.join(x, length), places)
+
+
+def _take_rows(x, indices):
+    """x [..., T, X], indices int32 [..., K] -> [..., K, X].
+
+    By places in one flat table: tf2onnx turns a gather with several batch axes into a graph that onnxruntime refuses.
+    """
+    *leading, length, depth = checks.sizes(x)
+    table = tf.reshape(x, [-1, depth])
+    number = checks.sizes(indices)[-1]
+    flat = tf.reshape(indices, [-1, number])
+    flat += tf.range(tf.shape(flat)[0])[:, None] * length
+    return tf.reshape(tf.gather(table, flat), [*leading, number, depth])
 
 
 def _with_neighbours(x, only_before):

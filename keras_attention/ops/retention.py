@@ -208,4 +208,10 @@ def _normalized(out, position, log_decay):
     """Divides rows by 1 + decay + ... + decay^(position - 1)."""
     count = tf.maximum(tf.cast(position, out.dtype), 1)[:, None, :, None]
     log_decay = tf.minimum(log_decay, -1e-6)[:, None, :]  # [H, 1, 1|Dv]
-    return out * tf.math.expm1(log_decay) / tf.math.expm1(count * log_decay)
+    return out * _one_minus_exp(log_decay) / _one_minus_exp(count * log_decay)
+
+
+def _one_minus_exp(x):
+    """1 - exp(x) for x < 0 without cancellation near zero. As a tanh: ONNX has no expm1."""
+    half = tf.tanh(x / 2)
+    return -2 * half / (1 - half)
