@@ -45,6 +45,7 @@ class MultiHeadAttention(keras.layers.Layer):
     Call arguments:
         v: [B, S, E], or the only input. k: [B, S, E]. q: [B, T, E].
         mask, padding_mask, use_causal_mask: see above; with `state`, `padding_mask` is about the new tokens, [B, T].
+        global_mask: boolean [B, T], True = a token that sees and is seen by all, for mechanisms with such tokens.
         bias: floating, [H, T, S], [B|1, H|1, T, S] or [T, S], added to the scores; -inf = blocked. Kept in float32.
         return_attention_scores: also return the weights [B, H, T, S].
         state: a decoding state of `init_state`: the new tokens are read into it and attend causally to all of it.
@@ -155,6 +156,7 @@ class MultiHeadAttention(keras.layers.Layer):
         bias=None,
         padding_mask=None,
         use_causal_mask=False,
+        global_mask=None,
         return_attention_scores=False,
         state=None,
         memory=None,
@@ -171,12 +173,17 @@ class MultiHeadAttention(keras.layers.Layer):
         else:
             k_mask = implicit_masks.get(k) if k_mask is None else k_mask
             q_mask = implicit_masks.get(q) if q_mask is None else q_mask
-        self._check_call(
-            q is not None, attention_mask, bias, padding_mask, use_causal_mask, return_attention_scores, state
-        )
+        if memory is not None and state is not None:
+            raise ValueError(
+                "memory= and state= cannot be given together: one call attends to a memory or reads tokens."
+            )
+        cross = q is not None or memory is not None
+        self._check_call(cross, attention_mask, bias, padding_mask, use_causal_mask, return_attention_scores, state)
+        if global_mask is not None and not self.mechanism.supports.global_mask:
+            self.mechanism.refuse("global tokens (global_mask=)", "mechanism='longformer'")
         inputs = self._cast(v if q is None else q)
         if memory is not None:
-            q_heads = self._split(self.query_projection(inputs), self.num_heads)
+            q_heads = self.split_heads(self.query_projection(inputs), self.num_heads)
             k_heads, v_heads = (tf.cast(memory[part], q_heads.dtype) for part in ("key", "value"))
             k_mask, v_mask, projected = tf.not_equal(memory["valid"], 0), None, {}
         else:
@@ -193,6 +200,8 @@ class MultiHeadAttention(keras.layers.Layer):
         }
         if bias is not None:
             arguments["bias"] = _rank_four(bias)
+        if global_mask is not None:
+            arguments["global_mask"] = masks.marks(global_mask, "global_mask", batch, length)
         if state is None:
             keys = checks.sizes(k_heads)[2]
             limits = self._mask(
@@ -224,9 +233,9 @@ class MultiHeadAttention(keras.layers.Layer):
     def project_heads(self, q, k, v):
         """The default projections: q [B,T,E], k, v [B,S,E] -> [B,H,T,D], [B,Hkv,S,D], [B,Hkv,S,D]."""
         return (
-            self._split(self.query_projection(q), self.num_heads),
-            self._split(self.key_projection(k), self.num_kv_heads),
-            self._split(self.value_projection(v), self.num_kv_heads),
+            self.split_heads(self.query_projection(q), self.num_heads),
+            self.split_heads(self.key_projection(k), self.num_kv_heads),
+            self.split_heads(self.value_projection(v), self.num_kv_heads),
         )
 
     # --- decoding -------------------------------------------------------------------------------------------------
@@ -270,8 +279,8 @@ class MultiHeadAttention(keras.layers.Layer):
         if padding_mask is not None:
             valid = tf.cast(masks.key_mask(padding_mask, "padding_mask", batch, length), tf.int32)
         return {
-            "key": self._split(self.key_projection(k), self.num_kv_heads),
-            "value": self._split(self.value_projection(v), self.num_kv_heads),
+            "key": self.split_heads(self.key_projection(k), self.num_kv_heads),
+            "value": self.split_heads(self.value_projection(v), self.num_kv_heads),
             "valid": valid,
         }
 
@@ -315,6 +324,8 @@ class MultiHeadAttention(keras.layers.Layer):
         Returns:
             A built layer that gives the same numbers (`ours(v=value, k=key, q=query)`).
         """
+        if not isinstance(layer, keras.layers.MultiHeadAttention):
+            raise TypeError(f"from_keras takes a keras.layers.MultiHeadAttention. Got {type(layer).__name__}.")
         config = layer.get_config()
         if not layer.built:
             raise ValueError(f"Layer {layer.name!r} has no weights yet: call it once before from_keras.")
@@ -356,7 +367,7 @@ class MultiHeadAttention(keras.layers.Layer):
     def _cast(self, x):
         return tf.cast(x, self.compute_dtype)
 
-    def _split(self, x, num_heads):
+    def split_heads(self, x, num_heads):
         """[B, T, N*D] -> [B, N, T, D]."""
         batch, length, _ = checks.sizes(x)
         return tf.transpose(tf.reshape(x, [batch, length, num_heads, self.head_dim]), [0, 2, 1, 3])

@@ -16,7 +16,8 @@ class PositionalEncoding(keras.layers.Layer):
     What happens beyond `max_len` is said by `beyond`:
 
     - "error": refused, where the length is known (eager, or static in a graph). Where only the graph knows it, the
-      positions past the end are NaN: XLA drops assertions and clamps indices, and a wrong row would pass for a right one.
+      positions past the end are NaN: XLA drops assertions and clamps indices, and a wrong row would pass for a right
+      one.
     - "interpolate": a longer sequence stretches the table linearly over its length (as ViT does for larger images).
       Not with `positions`, whose sequence has no length yet.
     - "clip": positions past the end share the last vector.
@@ -89,8 +90,8 @@ class PositionalEncoding(keras.layers.Layer):
 class SinusoidalEncoding(keras.layers.Layer):
     """Fixed positions: sines and cosines of falling frequency, right at any position.
 
-    Feature 2i is sin(p / 10000^(2i/d)), feature 2i+1 the cosine of the same. Angles are computed in float32 whatever the
-    policy: 257 is not a bfloat16 number.
+    Feature 2i is sin(p / 10000^(2i/d)), feature 2i+1 the cosine of the same. Angles are computed in float32 whatever
+    the policy: 257 is not a bfloat16 number.
 
     Call arguments:
         x: [B, T, d].

@@ -31,7 +31,7 @@ class Transformer(keras.Model):
         num_heads: attention heads in every layer; `recommended_num_heads(d_model, divisor=True)` by default.
         num_encoder_layers, num_decoder_layers: blocks in each stack.
         mlp_dim: width of the feed-forward layers; 4 * d_model by default.
-        mechanism: how self-attention attends in both stacks; `encoder_mechanism` and `decoder_mechanism` say it for one.
+        mechanism: how self-attention attends in both stacks. encoder_mechanism, decoder_mechanism: the same for one.
         num_kv_heads: heads of keys and values (grouped-query attention).
         dropout_rate: of embeddings, sub-layers and inside the feed-forward layers.
         attention_dropout_rate: of the attention weights.
@@ -108,8 +108,8 @@ class Transformer(keras.Model):
         }
         if share_embeddings and source_vocab_size != target_vocab_size:
             raise ValueError(
-                "share_embeddings needs one vocabulary for both sides. Got source_vocab_size="
-                f"{source_vocab_size}, target_vocab_size={target_vocab_size}; give equal sizes or share_embeddings=False."
+                f"share_embeddings needs one vocabulary for both sides. Got source_vocab_size={source_vocab_size}, "
+                f"target_vocab_size={target_vocab_size}; give equal sizes or share_embeddings=False."
             )
         self.max_length = max_length
         self.d_model = d_model
