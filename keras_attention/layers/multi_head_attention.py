@@ -112,8 +112,7 @@ class MultiHeadAttention(keras.layers.Layer):
         k_shape = k_shape or v_shape
         q_shape = q_shape or v_shape
         for name, shape in (("v", v_shape), ("k", k_shape), ("q", q_shape)):
-            if len(shape) != 3 or shape[-1] is None:
-                raise ValueError(f"{name} must have shape (batch, length, width) with a known width. Got {shape}.")
+            _check_input(name, shape)
         self.mechanism.build_projections(self, q_shape[-1], k_shape[-1], v_shape[-1])
         self.add_projection("output", self.num_heads * self.head_dim, units=self.d_model)
         self.mechanism.build_heads(self)
@@ -166,6 +165,9 @@ class MultiHeadAttention(keras.layers.Layer):
         training=False,
     ):
         v, k, q = _inputs(v, k, q, memory)
+        for name, x in (("v", v), ("k", k), ("q", q)):
+            if x is not None:
+                _check_input(name, x.shape)
         v_mask = implicit_masks.get(v) if v_mask is None else v_mask
         if q is None:
             k_mask = v_mask if k_mask is None else k_mask
@@ -438,6 +440,11 @@ def _inputs(v, k, q, memory):
             "Keras' order (query, value) would be mha(v=value, k=value, q=query) here."
         )
     return (v, None, None) if v is k and k is q else (v, k, q)
+
+
+def _check_input(name, shape):
+    if len(shape) != 3 or shape[-1] is None:
+        raise ValueError(f"{name} must have shape (batch, length, width) with a known width. Got {tuple(shape)}.")
 
 
 def _rank_four(bias):
