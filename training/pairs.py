@@ -265,7 +265,7 @@ def split_by_source(pairs, *, validation=0.02, test=0.02, seed=0):
     if not len(pairs):
         raise UsageError(f"{pairs.origin or 'the corpus'} has no pairs to split")
     keys = [normalised(source) for source in pairs.sources]
-    places = sorted((_place(key, seed), key) for key in set(keys))
+    places = sorted((hash_place(key, seed), key) for key in set(keys))
     side = {}
     for place, key in places:
         side[key] = "validation" if place < validation else "test" if place < validation + test else "train"
@@ -301,7 +301,7 @@ def normalised(sentence):
     return " ".join(unicodedata.normalize("NFKC", sentence).casefold().split())
 
 
-def _place(key, seed):
-    """A number from 0 to 1 that depends on nothing but its arguments."""
+def hash_place(key, seed):
+    """A number from 0 to 1 for a text, spread evenly, that depends on nothing but the arguments."""
     digest = hashlib.blake2b(f"{seed}\n{key}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) / 2**64
