@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Callable
 
 import reference
+import reference_patterns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,4 +52,22 @@ class Case:
 
 CASES = [
     Case("softmax"),
+    Case("relu", reference=reference_patterns.relu, exact=False),
+    Case("local", {"radius": 2}, reference=reference_patterns.local, exact=False),
+    Case("longformer", {"radius": 1, "num_global": 2}, reference=reference_patterns.longformer, exact=False),
+    Case(
+        "bigbird",
+        {"block_size": 2, "neighbours": 0, "num_global_blocks": 1, "num_random_blocks": 1, "seed": 4},
+        reference=reference_patterns.bigbird,
+        exact=False,
+    ),
+    Case("block_sparse", {"block_size": 2}, reference=reference_patterns.block_sparse, exact=False),
+    Case("random", {"num_keys": 3, "seed": 1}, reference=reference_patterns.random_keys, exact=False),
+    Case(
+        "axial",
+        {"shape": [2, 3], "num_class_tokens": 1},
+        reference=reference_patterns.axial_grid,
+        exact=False,
+        dynamic=False,
+    ),
 ]

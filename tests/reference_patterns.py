@@ -74,13 +74,14 @@ def bigbird_pattern(block_size, neighbours, num_global, num_random, seed, heads,
 
 
 def random_pattern(num_keys, seed, heads, query_valid, key_valid, causal):
-    """[B, H, T, S]; positions are counted along the real tokens of each row."""
+    """[B, H, T, S]; positions are counted along the real tokens of each row; causal: bottom-right aligned."""
     batch, queries = query_valid.shape
+    shift = key_valid.shape[1] - queries
     allowed = np.zeros((batch, heads, queries, key_valid.shape[1]), bool)
     for b, h in itertools.product(range(batch), range(heads)):
         keys = np.flatnonzero(key_valid[b])
         for i, t in enumerate(np.flatnonzero(query_valid[b])):
-            choices = keys[: i + 1] if causal else keys
+            choices = keys[keys <= t + shift] if causal else keys
             allowed[b, h, t, drawn(seed, h, i, list(choices), num_keys)] = True
     return allowed
 
@@ -104,7 +105,7 @@ def hashed(seed, *indices):
     return x
 
 
-def axial(q, k, v, shape, valid, num_class_tokens=0):
+def axial(q, k, v, shape, valid, num_class_tokens=0, scale=None):
     """Last axis first; class tokens see all and are seen in each pass."""
     q, k, out = (np.asarray(x, np.float64) for x in (q, k, v))
     v = out
@@ -117,6 +118,64 @@ def axial(q, k, v, shape, valid, num_class_tokens=0):
             allowed[n + t, n + s] = all(a == b for i, (a, b) in enumerate(zip(here, there)) if i != axis)
         allowed[n:, :n] = True
         values = np.concatenate([v[:, :, :n], out[:, :, n:]], axis=2)
-        out = attention(q, k, values, allowed & valid[:, None, None, :])
-    first = attention(q[:, :, :n], k, v, valid[:, None, None, :])
+        out = attention(q, k, values, allowed & valid[:, None, None, :], scale)
+    first = attention(q[:, :, :n], k, v, valid[:, None, None, :], scale)
     return np.concatenate([first, out[:, :, n:]], axis=2)
+
+
+# --- as the battery calls them: loops over heads, from the options of a mechanism -----------------------------------
+
+
+def real(limits, length, batch):
+    return np.ones((batch, length), bool) if limits.padding is None else limits.padding
+
+
+def relu(q, k, v, *, limits, bias, scale, mechanism):
+    out = np.zeros((*q.shape[:3], v.shape[-1]))
+    keep = limits.keep(*q.shape[:3], k.shape[2])
+    bias = np.zeros(keep.shape) if bias is None else np.broadcast_to(bias, keep.shape)
+    for b, h, t in np.ndindex(q.shape[:3]):
+        keys = [s for s in range(k.shape[2]) if keep[b, h, t, s] and bias[b, h, t, s] != -np.inf]
+        for s in keys:
+            out[b, h, t] += max(0.0, scale * float(q[b, h, t] @ k[b, h, s]) + bias[b, h, t, s]) / len(keys) * v[b, h, s]
+    return out
+
+
+def local(q, k, v, *, limits, bias, scale, mechanism):
+    valid = real(limits, k.shape[2], len(q))
+    allowed = local_pattern(q.shape[2], k.shape[2], mechanism.radius, limits.causal) & valid[:, None, None, :]
+    return attention(q, k, v, allowed, scale)
+
+
+def longformer(q, k, v, *, limits, bias, scale, mechanism, q_global, k_global, v_global):
+    valid = real(limits, k.shape[2], len(q))
+    is_global = valid & (np.cumsum(valid, axis=1) <= mechanism.num_global)
+    allowed = longformer_pattern(mechanism.radius, is_global, valid, limits.causal)
+    return np.where(
+        is_global[:, None, :, None],
+        attention(q_global, k_global, v_global, allowed, scale),
+        attention(q, k, v, allowed, scale),
+    )
+
+
+def block_sparse(q, k, v, *, limits, bias, scale, mechanism):
+    valid = real(limits, k.shape[2], len(q))
+    allowed = block_sparse_pattern(mechanism.block_size, mechanism.neighbours, valid, limits.causal)
+    return attention(q, k, v, allowed, scale)
+
+
+def bigbird(q, k, v, *, limits, bias, scale, mechanism):
+    m, valid = mechanism, real(limits, k.shape[2], len(q))
+    counts = (m.block_size, m.neighbours, m.num_global_blocks, m.num_random_blocks)
+    return attention(q, k, v, bigbird_pattern(*counts, m.seed, q.shape[1], valid, limits.causal), scale)
+
+
+def random_keys(q, k, v, *, limits, bias, scale, mechanism):
+    valid = real(limits, k.shape[2], len(q))
+    allowed = random_pattern(mechanism.num_keys, mechanism.seed, q.shape[1], valid, valid, limits.causal)
+    return attention(q, k, v, allowed, scale)
+
+
+def axial_grid(q, k, v, *, limits, bias, scale, mechanism):
+    valid = real(limits, k.shape[2], len(q))
+    return axial(q, k, v, mechanism.shape, valid, mechanism.num_class_tokens, scale)

@@ -303,8 +303,12 @@ def test_random_attention_across_two_sequences(rng):
     pattern = reference.random_pattern(4, 0, H, np.ones((B, queries), bool), valid, False)
     got = random_keys.random_attention(q, k, v, num_keys=4, padding_mask=tf.constant(valid))
     np.testing.assert_allclose(got, reference.attention(q, k, v, pattern), atol=2e-6)
-    with pytest.raises(ValueError, match=r"needs one length for q and k. Got 7 and 13"):
-        random_keys.random_attention(q, k, v, num_keys=4, use_causal_mask=True)
+    for q, k, v in (make(rng, 7, 13), make(rng, 9, 4)):
+        queries, keys = q.shape[2], k.shape[2]
+        valid = padding(keys)
+        pattern = reference.random_pattern(4, 0, H, np.ones((B, queries), bool), valid, True)
+        got = random_keys.random_attention(q, k, v, num_keys=4, padding_mask=tf.constant(valid), use_causal_mask=True)
+        np.testing.assert_allclose(got, reference.attention(q, k, v, pattern), atol=2e-6)
 
 
 @every(["longformer", "block_sparse", "bigbird"])

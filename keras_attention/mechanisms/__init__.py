@@ -1,6 +1,33 @@
 """Ways to attend: one file each, found by name."""
 
 from keras_attention.mechanisms.base import Mechanism, Supports, class_of, get, names, register
-from keras_attention.mechanisms.softmax import SoftmaxAttention
 
-__all__ = ["Mechanism", "SoftmaxAttention", "Supports", "class_of", "get", "names", "register"]
+# In the order of `names()`.
+# isort: off
+from keras_attention.mechanisms.softmax import SoftmaxAttention
+from keras_attention.mechanisms.relu import ReluAttention
+from keras_attention.mechanisms.local import LocalAttention
+from keras_attention.mechanisms.longformer import LongformerAttention
+from keras_attention.mechanisms.bigbird import BigBirdAttention
+from keras_attention.mechanisms.block_sparse import BlockSparseAttention
+from keras_attention.mechanisms.random_keys import RandomAttention
+from keras_attention.mechanisms.axial import AxialAttention
+
+# isort: on
+
+__all__ = [
+    "AxialAttention",
+    "BigBirdAttention",
+    "BlockSparseAttention",
+    "LocalAttention",
+    "LongformerAttention",
+    "Mechanism",
+    "RandomAttention",
+    "ReluAttention",
+    "SoftmaxAttention",
+    "Supports",
+    "class_of",
+    "get",
+    "names",
+    "register",
+]

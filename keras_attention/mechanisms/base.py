@@ -21,6 +21,7 @@ class Supports:
         free_mask: any mask [B, H, T, S].
         bias: an additive bias [B, H, T, S].
         scores: `return_attention_scores`.
+        global_mask: tokens marked to see and be seen by all.
         dropout: dropout of attention weights.
         temperature: a temperature other than 1.
         grouped: keys and values with fewer heads than the queries, without repeating them first.
@@ -36,6 +37,7 @@ class Supports:
     free_mask: bool = True
     bias: bool = True
     scores: bool = True
+    global_mask: bool = False
     dropout: bool = True
     temperature: bool = True
     grouped: bool = False

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_attention.mechanisms.base import Mechanism, Supports, register
-from keras_attention.ops import checks, dot_product
+from keras_attention.ops import checks, dot_product, rolling
 
 
 @register("softmax")
@@ -12,28 +12,75 @@ class SoftmaxAttention(Mechanism):
 
     Choose it for lengths up to about a thousand, and wherever scores are to be returned. Time and memory O(T S).
 
+    Args:
+        cache: what a decoding state keeps. `"full"`: all keys and values. `"rolling"`: those of the last `max_length`
+            positions, in a ring that has no end: beyond that length a token sees itself and the max_length - 1 tokens
+            before it, which differs from one pass over the whole text. Free masks, biases and scores are refused there.
+
     Reference: Vaswani et al., "Attention Is All You Need", 2017, https://arxiv.org/abs/1706.03762
     """
 
     supports = Supports(grouped=True, paper="Vaswani et al. 2017, https://arxiv.org/abs/1706.03762")
 
+    def __init__(self, cache="full", **kwargs):
+        super().__init__(**kwargs)
+        self.cache = checks.one_of("cache", cache, ("full", "rolling"))
+
     def attend(self, q, k, v, *, mask, scale, bias=None, dropout=None, return_scores=False, training=False):
-        batch, heads, t, depth = checks.sizes(q)
-        kv_heads, s = checks.sizes(k)[1:3]
-        allowed = mask.dense(t, s)
-        grouped = heads != kv_heads
-        if grouped:
-            # Query heads that share a key head become one more axis, along which keys broadcast: none is copied.
-            q = tf.reshape(q, [batch, kv_heads, heads // kv_heads, t, depth])
-            k, v = k[:, :, None], v[:, :, None]
-            allowed, bias = (_by_group(x, kv_heads) for x in (allowed, bias))
-        scores, allowed = dot_product.biased_scores(q, k, scale, bias, allowed)
-        weights = dot_product.dropped(dot_product.masked_softmax(scores, allowed), *(dropout or (0.0, None)))
-        output = dot_product.weighted_sum(weights, v)
-        if grouped:
-            output = tf.reshape(output, [batch, heads, t, v.shape[-1]])
-            weights = tf.reshape(weights, [batch, heads, t, s])
-        return (output, tf.cast(weights, q.dtype)) if return_scores else output
+        return attend_to_all(q, k, v, mask=mask, scale=scale, bias=bias, dropout=dropout, return_scores=return_scores)
+
+    def init_state(self, owner, batch_size, dtype, max_length=None):
+        if self.cache == "full":
+            return super().init_state(owner, batch_size, dtype, max_length)
+        if max_length is None:
+            raise ValueError("cache='rolling' keeps a fixed number of positions: give max_length=.")
+        return rolling.init(batch_size, owner.num_kv_heads, max_length, owner.head_dim, owner.head_dim, dtype)
+
+    def attend_state(self, q, k, v, *, state, valid, mask, expand, **kwargs):
+        if self.cache == "full":
+            return super().attend_state(q, k, v, state=state, valid=valid, mask=mask, expand=expand, **kwargs)
+        for what, wanted in (
+            ("a free mask (mask=)", mask.free is not None),
+            ("an additive bias (bias=)", kwargs.get("bias") is not None),
+            ("return_attention_scores=True", kwargs.get("return_scores")),
+        ):
+            if wanted:
+                self.refuse(f"{what} while decoding with cache='rolling'", "cache='full'")
+        rate, seed = kwargs.get("dropout") or (0.0, None)
+        return rolling.attend(
+            q, k, v, state, padding_mask=valid, scale=kwargs["scale"], dropout_rate=rate, dropout_seed=seed
+        )
+
+    def capacity(self, state):
+        return super().capacity(state) if self.cache == "full" else None
+
+    def get_config(self):
+        return {**super().get_config(), "cache": self.cache}
+
+
+def attend_to_all(
+    q, k, v, *, mask, scale, bias=None, dropout=None, return_scores=False, weigh=dot_product.masked_softmax
+):
+    """Dense attention with weights `weigh(scores, allowed)`; the other arguments are those of `Mechanism.attend`.
+
+    k and v may have fewer heads than q: query head h reads key head h // (H / Hkv).
+    """
+    batch, heads, t, depth = checks.sizes(q)
+    kv_heads, s = checks.sizes(k)[1:3]
+    allowed = mask.dense(t, s)
+    grouped = heads != kv_heads
+    if grouped:
+        # Query heads that share a key head become one more axis, along which keys broadcast: none is copied.
+        q = tf.reshape(q, [batch, kv_heads, heads // kv_heads, t, depth])
+        k, v = k[:, :, None], v[:, :, None]
+        allowed, bias = (_by_group(x, kv_heads) for x in (allowed, bias))
+    scores, allowed = dot_product.biased_scores(q, k, scale, bias, allowed)
+    weights = dot_product.dropped(weigh(scores, allowed), *(dropout or (0.0, None)))
+    output = dot_product.weighted_sum(weights, v)
+    if grouped:
+        output = tf.reshape(output, [batch, heads, t, v.shape[-1]])
+        weights = tf.reshape(weights, [batch, heads, t, s])
+    return (output, tf.cast(weights, q.dtype)) if return_scores else output
 
 
 def _by_group(x, kv_heads):

@@ -10,6 +10,13 @@ def positive_int(name, value):
     return int(value)
 
 
+def nonnegative_int(name, value):
+    """Returns `value` as an int, or raises where it is not an integer of at least 0."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < 0:
+        raise ValueError(f"{name} must be an integer of at least 0. Got {name}={value!r}.")
+    return int(value)
+
+
 def rate(name, value):
     """Returns a dropout rate as a float, or raises where it is outside [0, 1)."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:

@@ -161,6 +161,14 @@ def key_mask(mask, name, batch_axis_size, length):
     return mask
 
 
+def marks(mask, name, batch, length):
+    """A [B, T] selection of tokens, True = selected. Booleans only: a floating mask would mean the opposite."""
+    mask = tf.convert_to_tensor(mask)
+    if mask.dtype != tf.bool:
+        raise TypeError(f"{name} must be boolean, True = selected. Got dtype {mask.dtype.name}.")
+    return key_mask(mask, name, batch, length)
+
+
 def free_mask(mask, batch, query_length, key_length):
     """A layer's `mask` argument as boolean of rank 4, broadcastable to [B, H, T, S].
 

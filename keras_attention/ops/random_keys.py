@@ -80,7 +80,7 @@ def random_attention(
         padding_mask: boolean [B, S], True = a real key; only those are drawn.
         query_padding: boolean [B, T], True = a real query; only those are counted, the rows of others are zero. Inside
             one sequence give the padding mask here too.
-        use_causal_mask: a query draws from the keys up to its own position. Needs one sequence, T = S.
+        use_causal_mask: query t draws from the keys up to t + S - T.
         scale, dropout_rate, dropout_seed: see `windows.local`.
 
     Returns:
@@ -91,17 +91,19 @@ def random_attention(
     dot_product.check_qkv(q, k, v)
     heads, queries = checks.sizes(q)[1:3]
     keys = checks.sizes(k)[2]
-    if use_causal_mask and not q.shape[2:3].is_compatible_with(k.shape[2:3]):
-        raise ValueError(
-            f"Causal random attention needs one length for q and k. Got {q.shape[2]} and {k.shape[2]}: use softmax."
-        )
     position = tf.range(queries)[None] if query_padding is None else blocks.pack(query_padding)[1]  # [B or 1, T]
     order, available = None, tf.reshape(keys, [1, 1])
     if padding_mask is not None:
         order, _, count = blocks.pack(padding_mask)
         available = count[:, None]
     if use_causal_mask:
-        available = tf.minimum(available, position + 1)
+        last = tf.range(queries)[None] + keys - queries
+        if padding_mask is None:
+            available = tf.maximum(last + 1, 0)
+        else:
+            # As many keys as are real up to there: with the counts of none in front, one place further.
+            seen = tf.pad(tf.cumsum(tf.cast(padding_mask, tf.int32), axis=1), [[0, 0], [1, 0]])
+            available = tf.gather(seen, tf.maximum(last[0] + 1, 0), axis=1)
     draw = hashed(
         seed,
         tf.range(heads)[None, :, None, None],

@@ -25,24 +25,26 @@ def init(batch, num_heads, window, key_dim, value_dim, dtype):
     }
 
 
-def attend(q, k, v, state, *, padding_mask=None, scale=None):
+def attend(q, k, v, state, *, padding_mask=None, scale=None, dropout_rate=0.0, dropout_seed=None):
     """Causal attention of new positions to themselves and the W - 1 positions before each, and the ring after them.
 
     A prompt in one piece, in pieces of any size, and single steps give the same rows. Time and memory O(T W); a single
     step costs O(W) however long the past is.
 
     Args:
-        q, k: [B, H, T, D]; v: [B, H, T, Dv]: the new positions.
+        q: [B, H, T, D]; k: [B, Hkv, T, D]; v: [B, Hkv, T, Dv]: the new positions. Hkv divides H: query head h reads key
+            head h // (H / Hkv).
         state: from `init` or an earlier call.
         padding_mask: boolean [B, T], True = a real position. The others are not stored, take no position and their rows
             are zero; they may stand before, after or between the real ones.
-        scale: factor on the scores; 1 / sqrt(D) by default.
+        scale, dropout_rate, dropout_seed: see `windows.local`.
 
     Returns:
         `(out, state)`: out [B, H, T, Dv] in q's dtype.
     """
+    options = dict(scale=scale, dropout_rate=dropout_rate, dropout_seed=dropout_seed)
     if q.shape[2] == 1:
-        return _step(q, k, v, state, padding_mask, scale)
+        return _step(q, k, v, state, padding_mask, options)
     window = state["key"].shape[2]
     batch, _, length, _ = checks.sizes(q)
     lengths = state["lengths"]
@@ -59,14 +61,18 @@ def attend(q, k, v, state, *, padding_mask=None, scale=None):
     slots = (lengths[:, None] + offset) % window
     past = lengths[:, None] - window + offset >= 0
     new = tf.ones([batch, length], tf.bool) if real is None else real
+    keys, values = (
+        _for_all_heads(tf.concat([blocks.take(state[name], slots[:, None]), tf.cast(x, state[name].dtype)], axis=2), q)
+        for name, x in (("key", k), ("value", v))
+    )
     out = windows.local(
         q,
-        tf.concat([blocks.take(state["key"], slots[:, None]), k], axis=2),
-        tf.concat([blocks.take(state["value"], slots[:, None]), v], axis=2),
+        keys,
+        values,
         radius=window - 1,
         padding_mask=tf.concat([past, new], axis=1),
         use_causal_mask=True,
-        scale=scale,
+        **options,
     )
     if padding_mask is not None:
         out = blocks.unpacked(out, rank, count)
@@ -89,19 +95,34 @@ def append(state, k, v, count):
     }
 
 
-def _step(q, k, v, state, padding_mask, scale):
+def _step(q, k, v, state, padding_mask, options):
     """One position: written into its slot, after which the ring holds what it may see, in whatever order."""
     window = state["key"].shape[2]
     lengths = state["lengths"]
     slot = tf.range(window)
     here = slot == (lengths % window)[:, None]  # [B, W]
+    grown = tf.ones_like(lengths)
     if padding_mask is not None:
         here = tf.logical_and(here, padding_mask)
-    key = tf.where(here[:, None, :, None], tf.cast(k, state["key"].dtype), state["key"])
-    value = tf.where(here[:, None, :, None], tf.cast(v, state["value"].dtype), state["value"])
-    grown = tf.ones_like(lengths) if padding_mask is None else tf.cast(padding_mask[:, 0], tf.int32)
+        grown = tf.cast(padding_mask[:, 0], tf.int32)
+    key, value = (
+        tf.where(here[:, None, :, None], tf.cast(x, state[name].dtype), state[name])
+        for name, x in (("key", k), ("value", v))
+    )
     filled = slot < (lengths + grown)[:, None]
     if padding_mask is not None:
         filled = tf.logical_and(filled, padding_mask)
-    out = blocks.attend(q, tf.cast(key, q.dtype), tf.cast(value, q.dtype), filled[:, None, None, :], scale=scale)
+    # The query heads that share a key head are so many queries of it: no key is repeated.
+    batch, heads, _, depth = checks.sizes(q)
+    kv_heads = key.shape[1]
+    grouped = tf.reshape(q, [batch, kv_heads, heads // kv_heads, depth])
+    out = blocks.attend(grouped, tf.cast(key, q.dtype), tf.cast(value, q.dtype), filled[:, None, None, :], **options)
+    out = tf.reshape(out, [batch, heads, 1, value.shape[-1]])
     return out, {"key": key, "value": value, "lengths": lengths + grown}
+
+
+def _for_all_heads(x, q):
+    """x [B, Hkv, S, D] in q's dtype, its heads repeated to q's."""
+    groups = q.shape[1] // x.shape[1]
+    x = tf.cast(x, q.dtype)
+    return x if groups == 1 else tf.repeat(x, groups, axis=1)

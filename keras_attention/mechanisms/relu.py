@@ -1,0 +1,34 @@
+"""Attention with ReLU in place of softmax."""
+
+from keras_attention.mechanisms.base import Mechanism, Supports, register
+from keras_attention.mechanisms.softmax import attend_to_all
+from keras_attention.ops import relu
+
+
+@register("relu")
+class ReluAttention(Mechanism):
+    """relu(scores) / (number of keys that may be attended), summed over the values: the documents' 4.1 (3).
+
+    Weights are not normalised to 1, so that a query may take much, little or nothing, and no single key can crowd out
+    the others. Choose it where softmax weights pile up on one place. Everything else is as with softmax: dense, time
+    and memory O(T S). Scores cannot explode through an exponential, but they can grow: keep a norm before the layer.
+
+    Reference: Wortsman et al., "Replacing softmax with ReLU in Vision Transformers", 2023,
+    https://arxiv.org/abs/2309.08586 (they divide by the length; here by the keys that are open to the query, so that
+    padding and causality change no scale)
+    """
+
+    supports = Supports(grouped=True, paper="Wortsman et al. 2023, https://arxiv.org/abs/2309.08586")
+
+    def attend(self, q, k, v, *, mask, scale, bias=None, dropout=None, return_scores=False, training=False):
+        return attend_to_all(
+            q,
+            k,
+            v,
+            mask=mask,
+            scale=scale,
+            bias=bias,
+            dropout=dropout,
+            return_scores=return_scores,
+            weigh=relu.masked_relu,
+        )
