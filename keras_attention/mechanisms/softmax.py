@@ -65,27 +65,27 @@ def attend_to_all(
 
     k and v may have fewer heads than q: query head h reads key head h // (H / Hkv).
     """
-    batch, heads, t, depth = checks.sizes(q)
-    kv_heads, s = checks.sizes(k)[1:3]
-    allowed = mask.dense(t, s)
-    grouped = heads != kv_heads
+    kv_heads = k.shape[1]
+    grouped = q.shape[1] != kv_heads
+    allowed = mask.dense(checks.sizes(q)[2], checks.sizes(k)[2])
     if grouped:
         # Query heads that share a key head become one more axis, along which keys broadcast: none is copied.
-        q = tf.reshape(q, [batch, kv_heads, heads // kv_heads, t, depth])
         k, v = k[:, :, None], v[:, :, None]
-        allowed, bias = (_by_group(x, kv_heads) for x in (allowed, bias))
+        q, allowed, bias = (_by_group(x, kv_heads) for x in (q, allowed, bias))
     scores, allowed = dot_product.biased_scores(q, k, scale, bias, allowed)
     weights = dot_product.dropped(weigh(scores, allowed), *(dropout or (0.0, None)))
     output = dot_product.weighted_sum(weights, v)
+    results = (output, tf.cast(weights, q.dtype)) if return_scores else (output,)
     if grouped:
-        output = tf.reshape(output, [batch, heads, t, v.shape[-1]])
-        weights = tf.reshape(weights, [batch, heads, t, s])
-    return (output, tf.cast(weights, q.dtype)) if return_scores else output
+        results = tuple(tf.concat(tf.unstack(x, axis=1), axis=1) for x in results)
+    return results if return_scores else results[0]
 
 
 def _by_group(x, kv_heads):
-    """[B, H|1, T, S] -> [B, Hkv, H/Hkv, T, S] (or with 1 in place of both)."""
+    """[B, H|1, T, S] -> [B, Hkv, H/Hkv, T, S] (or with 1 in place of both).
+
+    By split and stack: tf2onnx writes a reshape with two unknown sizes so that an empty batch fails in onnxruntime.
+    """
     if x is None or x.shape[1] == 1:
         return x if x is None else x[:, :, None]
-    b, heads, t, s = checks.sizes(x)
-    return tf.reshape(x, [b, kv_heads, heads // kv_heads, t, s])
+    return tf.stack(tf.split(x, kv_heads, axis=1), axis=1)
