@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Callable
 
 import reference
+import reference_kernels
 import reference_patterns
 
 
@@ -69,5 +70,32 @@ CASES = [
         reference=reference_patterns.axial_grid,
         exact=False,
         dynamic=False,
+    ),
+    Case("linear", {"chunk_size": 3}, reference=reference_kernels.linear_case, exact=False),
+    Case(
+        "performer",
+        {"num_features": 8, "seed": 2, "chunk_size": 3},
+        reference=reference_kernels.performer_case,
+        exact=False,
+    ),
+    Case(
+        "nystrom",
+        {"num_landmarks": 3, "iterations": 4, "kernel_size": 3},
+        reference=reference_kernels.nystrom_case,
+        exact=False,
+    ),
+    Case(
+        "linformer",
+        {"max_length": 12, "rank": 4, "sharing": "none"},
+        reference=reference_kernels.linformer_case,
+        exact=False,
+    ),
+    Case("lsh", {"num_buckets": 2, "bucket_size": 2, "seed": 3}, reference=reference_kernels.lsh_case, exact=False),
+    Case(
+        "retention",
+        {"chunk_size": 3},
+        reference=reference_kernels.retention_case,
+        exact=False,
+        layer={"head_dim": 4},  # pairs of features are turned
     ),
 ]

@@ -12,6 +12,12 @@ from keras_attention.mechanisms.bigbird import BigBirdAttention
 from keras_attention.mechanisms.block_sparse import BlockSparseAttention
 from keras_attention.mechanisms.random_keys import RandomAttention
 from keras_attention.mechanisms.axial import AxialAttention
+from keras_attention.mechanisms.linear import LinearAttention
+from keras_attention.mechanisms.performer import PerformerAttention
+from keras_attention.mechanisms.nystrom import NystromAttention
+from keras_attention.mechanisms.linformer import LinformerAttention
+from keras_attention.mechanisms.lsh import LSHAttention
+from keras_attention.mechanisms.retention import RetentionAttention
 
 # isort: on
 
@@ -19,11 +25,17 @@ __all__ = [
     "AxialAttention",
     "BigBirdAttention",
     "BlockSparseAttention",
+    "LSHAttention",
+    "LinearAttention",
+    "LinformerAttention",
     "LocalAttention",
     "LongformerAttention",
     "Mechanism",
+    "NystromAttention",
+    "PerformerAttention",
     "RandomAttention",
     "ReluAttention",
+    "RetentionAttention",
     "SoftmaxAttention",
     "Supports",
     "class_of",

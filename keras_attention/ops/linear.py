@@ -133,6 +133,14 @@ def attend_features(
     return (out, state) if return_state else out
 
 
+def empty_state(batch_size, num_heads, num_features, value_depth):
+    """The state before any key, float32."""
+    return {
+        "s": tf.zeros([batch_size, num_heads, num_features, value_depth]),
+        "z": tf.zeros([batch_size, num_heads, num_features]),
+    }
+
+
 def divide_or_zero(numerator, normaliser):
     """numerator [..., T, Dv] / normaliser [..., T]; zero, with zero gradient, where the normaliser is zero."""
     some = tf.abs(normaliser) > normaliser.dtype.as_numpy_dtype(1.2e-38)  # the smallest normal float32

@@ -50,7 +50,7 @@ def linformer_attention(q, k, v, key_rows, value_rows, *, padding_mask=None, que
         k, v = tf.where(keep, k, 0), tf.where(keep, v, 0)
     keys = _mix(k, tf.cast(key_rows, dtype), padding_mask)  # [B, H, R, D]
     values = _mix(v, tf.cast(value_rows, dtype), padding_mask)  # [B, H, R, Dv]
-    scores = tf.matmul(q * tf.cast(scale, dtype), keys, transpose_b=True)  # [B, H, T, R]
+    scores = tf.matmul(q * tf.convert_to_tensor(scale, dtype), keys, transpose_b=True)  # [B, H, T, R]
     # Without any key the mixtures of values are zero, and with them the row and its gradients.
     out = tf.matmul(tf.nn.softmax(scores), values)
     if query_mask is not None:

@@ -12,7 +12,7 @@ SELF_SCORE = -1e9
 
 
 def rotations(depth, num_hashes, num_buckets, seed):
-    """Random directions for `bucket_of`: NumPy float32 [num_hashes, depth, num_buckets / 2] (of width 1 for 1 bucket)."""
+    """Random directions for `bucket_of`: NumPy float32 [num_hashes, depth, num_buckets / 2] (1 for one bucket)."""
     rng = np.random.default_rng(seed)
     return rng.normal(size=(num_hashes, depth, max(1, num_buckets // 2))).astype("float32")
 
@@ -33,7 +33,16 @@ def bucket_of(x, directions, num_buckets):
 
 
 def lsh_attention(
-    q, v, directions, *, num_buckets, bucket_size=64, padding_mask=None, use_causal_mask=False, scale=None
+    q,
+    v,
+    directions,
+    *,
+    num_buckets,
+    bucket_size=64,
+    padding_mask=None,
+    query_mask=None,
+    use_causal_mask=False,
+    scale=None,
 ):
     """Softmax attention of each query to the keys near it in its bucket, q serving as query and key (Reformer).
 
@@ -52,6 +61,7 @@ def lsh_attention(
         num_buckets: 1, or an even number.
         bucket_size: reach inside a bucket, in members.
         padding_mask: boolean [B, T], True = a real token; the others are in no bucket and their rows are zero.
+        query_mask: boolean [B, T]; rows where it is False are zero.
         use_causal_mask: whether only earlier tokens count.
         scale: factor on the scores; 1 / sqrt(D) by default.
 
@@ -80,7 +90,7 @@ def lsh_attention(
     key_codes = codes if padding_mask is None else tf.where(padding_mask[:, None, None, :], codes, 0)
 
     chunk = chunks.size_for(length, bucket_size)
-    sorted_queries = [_sorted(x, order, chunk) for x in (q * tf.cast(scale, dtype), _last(codes))]
+    sorted_queries = [_sorted(x, order, chunk) for x in (q * tf.convert_to_tensor(scale, dtype), _last(codes))]
     sorted_keys = [_with_neighbours(_sorted(x, order, chunk), use_causal_mask) for x in (k, v, _last(key_codes))]
     (queries, query_codes), (keys, values, key_codes) = sorted_queries, sorted_keys  # [B, H, R, N, C | W, ...]
     met, once, alone = _meetings(query_codes, key_codes, bucket_size, use_causal_mask)
@@ -92,10 +102,11 @@ def lsh_attention(
     total = tf.reduce_logsumexp(tf.where(met, scores, lowest), axis=-1, keepdims=True)  # [B, H, R, N, C, 1]
     rows = tf.matmul(dot_product.masked_softmax(scores, met), values)
     rows = _unsorted(rows, places, length)  # [B, H, R, T, Dv]
-    if once is None:
-        return tf.cast(rows[:, :, 0], result)
     share = tf.nn.softmax(_unsorted(total, places, length), axis=2)
-    return tf.cast(tf.reduce_sum(rows * share, axis=2), result)
+    out = tf.reduce_sum(rows * share, axis=2)
+    if query_mask is not None:
+        out = tf.where(query_mask[:, None, :, None], out, 0)
+    return tf.cast(out, result)
 
 
 def _meetings(query_codes, key_codes, bucket_size, use_causal_mask):
@@ -147,7 +158,7 @@ def _take_rows(x, indices):
 
 
 def _with_neighbours(x, only_before):
-    """Each chunk with the one before it, and the one after it unless `only_before`: [..., N, C, X] -> [..., N, W, X]."""
+    """Each chunk with the one before it and, unless `only_before`, the next: [..., N, C, X] -> [..., N, W, X]."""
     zeros = tf.zeros_like(x[..., :1, :, :])
     before = tf.concat([zeros, x[..., :-1, :, :]], axis=-3)
     parts = [before, x] if only_before else [before, x, tf.concat([x[..., 1:, :, :], zeros], axis=-3)]

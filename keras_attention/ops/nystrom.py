@@ -39,7 +39,7 @@ def nystrom_attention(
     dot_product.check_qkv(q, k, v)
     result, dtype = q.dtype, dot_product.accumulation_dtype(q.dtype)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    q, k, v = tf.cast(q, dtype) * tf.cast(scale, dtype), tf.cast(k, dtype), tf.cast(v, dtype)
+    q, k, v = tf.cast(q, dtype) * tf.convert_to_tensor(scale, dtype), tf.cast(k, dtype), tf.cast(v, dtype)
     keys = None if padding_mask is None else padding_mask[:, None, None, :]  # [B, 1, 1, S]
     queries = None if query_mask is None else query_mask[:, None, :, None]  # [B, 1, T, 1]
     q_runs, q_filled = landmark_runs(checks.sizes(q)[-2], num_landmarks, query_mask, dtype)  # [B|1, M, T], [B|1, M]
@@ -87,8 +87,7 @@ def pseudo_inverse(a, iterations):
     magnitude = tf.abs(a)
     rows = tf.reduce_max(tf.reduce_sum(magnitude, axis=-1), axis=-1)  # largest row sum
     columns = tf.reduce_max(tf.reduce_sum(magnitude, axis=-2), axis=-1)
-    # The scale only has to make the iteration converge: no gradient needs to pass through it.
-    bound = tf.stop_gradient(rows * columns)
+    bound = rows * columns
     bound = tf.where(bound > 0, bound, 1)[..., None, None]
     z = tf.linalg.matrix_transpose(a) / bound
     identity = tf.eye(a.shape[-1], dtype=a.dtype)

@@ -53,7 +53,7 @@ def positive_features(x, features, *, is_query, eps=1e-6):
     """
     exponent = tf.matmul(x, features, transpose_b=True) - tf.reduce_sum(x * x, axis=-1, keepdims=True) / 2
     if is_query:
-        exponent -= tf.stop_gradient(tf.reduce_max(exponent, axis=-1, keepdims=True))
+        exponent -= tf.reduce_max(exponent, axis=-1, keepdims=True)
     return tf.exp(tf.minimum(exponent, LARGEST_EXPONENT)) + eps
 
 

@@ -18,8 +18,8 @@ LARGEST_EXPONENT = 60.0
 
 
 def multi_scale_log_decay(num_heads):
-    """The paper's decays 1 - 2^(-5 - h) of heads h = 0, 1, ...: NumPy float32 [num_heads, 1] of logarithms."""
-    return np.log1p(-(2.0 ** (-5.0 - np.arange(num_heads)[:, None]))).astype("float32")
+    """The paper's decays 1 - 2^(-5 - h) of heads h = 0, 1, ...: NumPy float64 [num_heads, 1] of logarithms."""
+    return np.log1p(-(2.0 ** (-5.0 - np.arange(num_heads)[:, None])))
 
 
 def fastest_log_decay(chunk_size):
@@ -44,7 +44,7 @@ def retention_parallel(q, k, v, log_decay, *, padding_mask=None, scale=None, nor
     """
     result, q, k, v, log_decay = _prepared(q, k, v, log_decay, padding_mask, scale)
     length = checks.sizes(q)[-2]
-    position = _positions(length, padding_mask)  # [B|1, T], from 1
+    position = token_positions(length, padding_mask)  # [B|1, T], from 1
     since = tf.cast(position[:, :, None] - position[:, None, :], q.dtype)[:, None, :, :, None]  # [B|1, 1, T, T, 1]
     past = tf.linalg.band_part(tf.ones([length, length], tf.bool), -1, 0)[:, :, None]
     decay = tf.where(past, tf.exp(tf.maximum(since, 0) * log_decay[:, None, None, :]), 0)  # [B|1, H, T, T, 1|Dv]
@@ -67,7 +67,7 @@ def retention_recurrent(q, k, v, log_decay, *, padding_mask=None, scale=None, no
     result, q, k, v, log_decay = _prepared(q, k, v, log_decay, padding_mask, scale)
     batch, heads, length, depth = checks.sizes(q)
     state = retention_state(batch, heads, depth, v.shape[-1], q.dtype) if state is None else state
-    position = _positions(length, padding_mask) + state["position"][:, None]  # [B, T]
+    position = token_positions(length, padding_mask) + state["position"][:, None]  # [B, T]
     decay = tf.exp(log_decay)[:, None, :]  # [H, 1, 1|Dv]
     fades = tf.ones([1, length], tf.bool) if padding_mask is None else padding_mask
 
@@ -125,9 +125,29 @@ def retention_chunkwise(
     memory, final = _carried(added, starts, ends, log_decay, tf.cast(state["s"], q.dtype))
     out += tf.matmul(q, memory) * tf.exp(inside * decay_by)
     out = chunks.join(out, length)
-    position = _positions(length, padding_mask) + state["position"][:, None]
+    position = token_positions(length, padding_mask) + state["position"][:, None]
     out = _normalized(out, position, log_decay) if normalize else out
     return tf.cast(out, result), {"s": final, "position": position[:, -1]}
+
+
+def retention_bidirectional(q, k, v, log_decay, *, padding_mask=None, scale=None, chunk_size=CHUNK):
+    """Retention that fades with the distance on both sides: out_t = sum over all s of decay^|t - s| (q_t . k_s) v_s.
+
+    Args, cost and result as for `retention_chunkwise`, twice; it has no state, and the paper does not have it.
+    """
+    result, dtype = q.dtype, dot_product.accumulation_dtype(q.dtype)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    q, k, v = (tf.cast(x, dtype) for x in (q, k, v))
+    options = {"scale": scale, "chunk_size": chunk_size}
+    past, _ = retention_chunkwise(q, k, v, log_decay, padding_mask=padding_mask, **options)
+    turned = None if padding_mask is None else tf.reverse(padding_mask, axis=[1])
+    future, _ = retention_chunkwise(
+        *(tf.reverse(x, axis=[2]) for x in (q, k, v)), log_decay, padding_mask=turned, **options
+    )
+    own = tf.reduce_sum(q * k, axis=-1, keepdims=True) * tf.convert_to_tensor(scale, dtype) * v  # in both sums
+    if padding_mask is not None:
+        own = tf.where(padding_mask[:, None, :, None], own, 0)
+    return tf.cast(past + tf.reverse(future, axis=[2]) - own, result)
 
 
 def retention_state(batch_size, num_heads, depth, value_depth, dtype=tf.float32):
@@ -136,6 +156,13 @@ def retention_state(batch_size, num_heads, depth, value_depth, dtype=tf.float32)
         "s": tf.zeros([batch_size, num_heads, depth, value_depth], dtype),
         "position": tf.zeros([batch_size], tf.int32),
     }
+
+
+def token_positions(length, padding_mask=None):
+    """int32 [B or 1, T]: the number of real tokens up to and with each place."""
+    if padding_mask is None:
+        return tf.range(1, length + 1)[None]
+    return tf.cumsum(tf.cast(padding_mask, tf.int32), axis=1)
 
 
 def rotate(x, positions, base=10000.0):
@@ -147,11 +174,12 @@ def rotate(x, positions, base=10000.0):
         base: the slowest pair turns by 1 / base per position, the fastest by 1.
 
     Returns:
-        [B, H, T, D]. Angles are computed in float32.
+        [B, H, T, D]. Angles are computed in at least float32.
     """
     depth = x.shape[-1]
-    speeds = base ** -np.linspace(0, 1, depth // 2)
-    angles = tf.cast(positions, tf.float32)[:, None, :, None] * speeds.astype("float32")  # [B|1, 1, T, D/2]
+    dtype = dot_product.accumulation_dtype(x.dtype)
+    speeds = tf.constant(base ** -np.linspace(0, 1, depth // 2), dtype)
+    angles = tf.cast(positions, dtype)[:, None, :, None] * speeds  # [B|1, 1, T, D/2]
     cos, sin = tf.cast(tf.cos(angles), x.dtype), tf.cast(tf.sin(angles), x.dtype)
     pairs = tf.reshape(x, [*checks.sizes(x)[:-1], depth // 2, 2])
     first, second = pairs[..., 0], pairs[..., 1]
@@ -164,18 +192,12 @@ def _prepared(q, k, v, log_decay, padding_mask, scale):
     dot_product.check_qkv(q, k, v)
     result, dtype = q.dtype, dot_product.accumulation_dtype(q.dtype)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    q, k, v = tf.cast(q, dtype) * tf.cast(scale, dtype), tf.cast(k, dtype), tf.cast(v, dtype)
+    q, k, v = tf.cast(q, dtype) * tf.convert_to_tensor(scale, dtype), tf.cast(k, dtype), tf.cast(v, dtype)
     if padding_mask is not None:
         keep = padding_mask[:, None, :, None]
         k, v = tf.where(keep, k, 0), tf.where(keep, v, 0)
-    return result, q, k, v, tf.cast(log_decay, dtype)
-
-
-def _positions(length, padding_mask):
-    """int32 [B or 1, T]: real tokens up to and with each place."""
-    if padding_mask is None:
-        return tf.range(1, length + 1)[None]
-    return tf.cumsum(tf.cast(padding_mask, tf.int32), axis=1)
+    log_decay = tf.cast(log_decay, dtype) if tf.is_tensor(log_decay) else tf.constant(log_decay, dtype)
+    return result, q, k, v, log_decay
 
 
 def _chunk_positions(length, padding_mask, chunk):

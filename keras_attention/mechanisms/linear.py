@@ -1,0 +1,69 @@
+"""Linear attention: sums over features of the keys in place of scores."""
+
+import keras
+import tensorflow as tf
+
+from keras_attention.mechanisms.base import Supports, register
+from keras_attention.mechanisms.recurrent import Recurrent
+from keras_attention.ops import checks, linear
+
+
+@register("linear")
+class LinearAttention(Recurrent):
+    """Weights phi(q).phi(k) over their sum, in time and memory linear in T and S, and O(D^2) of state per step.
+
+    Choose it for long sequences and for decoding without a growing cache, where a broad average over the keys is
+    enough: without softmax no single key can be picked out sharply.
+
+    Args:
+        feature_map: "elu" (elu + 1), "relu", "softplus", or a function [..., D] -> [..., F] with values >= 0, which
+            must be registered with Keras to be saved.
+        chunk_size: keys per chunk of the causal form; memory T * chunk_size for scores inside chunks.
+
+    Reference: Katharopoulos et al., "Transformers are RNNs", 2020, https://arxiv.org/abs/2006.16236
+    """
+
+    supports = Supports(
+        free_mask=False,
+        bias=False,
+        scores=False,
+        dropout=False,
+        temperature=False,
+        state="recurrent",
+        time="(T+S)*D^2",
+        memory="(T+S)*D",
+        paper="Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236",
+    )
+
+    def __init__(self, feature_map="elu", chunk_size=linear.CHUNK, **kwargs):
+        super().__init__(**kwargs)
+        if isinstance(feature_map, dict):
+            feature_map = keras.saving.deserialize_keras_object(feature_map)
+        self.feature_map = feature_map
+        self.chunk_size = checks.positive_int("chunk_size", chunk_size)
+        self._phi = linear.feature_map_function(feature_map)
+
+    def read(self, q, k, v, *, padding_mask, causal, scale, state):
+        result = linear.linear_attention(
+            q,
+            k,
+            v,
+            padding_mask=padding_mask,
+            use_causal_mask=causal,
+            feature_map=self._phi,
+            state=state,
+            return_state=causal,
+            chunk_size=self.chunk_size,
+        )
+        return result if causal else (result, None)
+
+    def empty_state(self, batch_size, num_heads, head_dim):
+        # The number of features is the function's own affair.
+        features = self._phi(tf.zeros([1, head_dim])).shape[-1]
+        return linear.empty_state(batch_size, num_heads, features, head_dim)
+
+    def get_config(self):
+        feature_map = self.feature_map
+        if not isinstance(feature_map, str):
+            feature_map = keras.saving.serialize_keras_object(feature_map)
+        return {**super().get_config(), "feature_map": feature_map, "chunk_size": self.chunk_size}

@@ -1,0 +1,43 @@
+"""What the mechanisms that fold all they have read into a state of fixed size have in common."""
+
+import tensorflow as tf
+
+from keras_attention.mechanisms.base import Mechanism
+
+
+class Recurrent(Mechanism):
+    """A mechanism whose subclass gives `read` in place of `attend`, and `empty_state`.
+
+    Its state does not grow and has no end: `init_state(max_length=)` sets no limit. Padding leaves it untouched.
+    """
+
+    def read(self, q, k, v, *, padding_mask, causal, scale, state):
+        """Attends.
+
+        Args:
+            q, k, v: heads [B, H, T or S, D].
+            padding_mask: boolean [B, S] or None.
+            causal: whether only the past counts.
+            scale: factor on the scores.
+            state: a state to go on from, causal only; or None.
+
+        Returns:
+            `(attended, state)`: [B, H, T, D]; the state after the last key, or None where not causal.
+        """
+        raise NotImplementedError
+
+    def empty_state(self, batch_size, num_heads, head_dim):
+        """The state before any token: a dict of tensors, batch first."""
+        raise NotImplementedError
+
+    def attend(self, q, k, v, *, mask, scale, bias=None, dropout=None, return_scores=False, training=False):
+        out, _ = self.read(q, k, v, padding_mask=mask.padding, causal=mask.causal, scale=scale, state=None)
+        if mask.query_padding is None:
+            return out
+        return tf.where(mask.query_padding[:, None, :, None], out, tf.zeros([], out.dtype))
+
+    def init_state(self, owner, batch_size, dtype, max_length=None):
+        return self.empty_state(batch_size, owner.num_heads, owner.head_dim)
+
+    def attend_state(self, q, k, v, *, state, valid, mask, expand, scale, **_):
+        return self.read(q, expand(k), expand(v), padding_mask=valid, causal=True, scale=scale, state=state)

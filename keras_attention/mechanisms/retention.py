@@ -1,0 +1,137 @@
+"""Retention: attention without softmax whose weights fade with distance."""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_attention.mechanisms.base import Supports, register
+from keras_attention.mechanisms.recurrent import Recurrent
+from keras_attention.ops import checks, retention
+
+
+@register("retention")
+class RetentionAttention(Recurrent):
+    """RetNet's retention: sums of (q.k) v that fade by a decay per step, with O(D^2) of state and no normaliser.
+
+    Choose it for long causal sequences and for decoding at a constant cost per token. Trained in chunks, decoded as a
+    recurrence; the two give the same numbers. Without `use_causal_mask` it fades on both sides, which costs twice as
+    much and is not in the paper.
+
+    The defaults are the paper's form: one fixed decay per head (1 - 2^(-5-h)), rotary positions, a normalisation of
+    each head's output and a gate silu(x W) on it. The documents' form is
+    `RetentionAttention(decay="learned", gate="memory", norm="layer", rotary=False)`: a learned decay for each channel
+    of d_model, a gate sigmoid(x W) on what enters the memory, and LayerNorm over all heads.
+
+    Args:
+        decay: "multi_scale" (the paper's) or "learned" (per channel, starting at the paper's, bounded from below by
+            exp(-120 / chunk_size), 0.15 for 64, so that products inside a chunk stay in float32).
+        gate: "output" or "memory".
+        norm: "group" (each head by itself) or "layer" (all heads together). Both have a scale and no offset, so that a
+            row without any key stays zero.
+        rotary: whether q and k are turned by their positions, counted along real tokens; needs an even head size.
+        chunk_size: tokens per chunk.
+        epsilon: added to the variance in the normalisation.
+
+    Reference: Sun et al., "Retentive Network", 2023, https://arxiv.org/abs/2307.08621
+    """
+
+    supports = Supports(
+        cross=False,
+        free_mask=False,
+        bias=False,
+        scores=False,
+        dropout=False,
+        temperature=False,
+        state="recurrent",
+        time="T*chunk_size*D+(T/chunk_size)^2*D^2",
+        memory="T*chunk_size",
+        paper="Sun et al. 2023, https://arxiv.org/abs/2307.08621",
+    )
+
+    def __init__(
+        self,
+        decay="multi_scale",
+        gate="output",
+        norm="group",
+        rotary=True,
+        chunk_size=retention.CHUNK,
+        epsilon=1e-6,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.decay = checks.one_of("decay", decay, ("multi_scale", "learned"))
+        self.gate = checks.one_of("gate", gate, ("output", "memory"))
+        self.norm = checks.one_of("norm", norm, ("group", "layer"))
+        self.rotary = bool(rotary)
+        self.chunk_size = checks.positive_int("chunk_size", chunk_size)
+        self.epsilon = checks.positive_number("epsilon", epsilon)
+
+    def build_projections(self, owner, q_width, k_width, v_width):
+        super().build_projections(owner, q_width, k_width, v_width)
+        owner.add_projection("gate", q_width, owner.num_heads if self.gate == "output" else owner.num_kv_heads)
+
+    def build_heads(self, owner):
+        if self.rotary and owner.head_dim % 2:
+            raise ValueError(
+                f"Rotary positions turn pairs of features: head_dim must be even. Got head_dim={owner.head_dim}; "
+                "use an even one or RetentionAttention(rotary=False)."
+            )
+        width = (owner.num_heads, owner.head_dim)
+        self.norm_scale = self.add_weight(name="norm_scale", shape=width, initializer="ones", autocast=False)
+        self.start = retention.multi_scale_log_decay(owner.num_heads)  # [H, 1]
+        if self.decay == "learned":
+            share = self.start / retention.fastest_log_decay(self.chunk_size)
+            logits = np.broadcast_to(np.log(share) - np.log1p(-share), width)
+            self.decay_logits = self.add_weight(
+                name="decay_logits", shape=width, initializer=lambda shape, dtype=None: logits, autocast=False
+            )
+
+    def project(self, owner, q, k, v):
+        q_heads, k_heads, v_heads = owner.project_heads(q, k, v)
+        if self.gate == "memory":
+            v_heads *= tf.sigmoid(owner.split_heads(owner.gate_projection(v), owner.num_kv_heads))
+        return q_heads, k_heads, v_heads, {}
+
+    def log_decay(self, dtype=tf.float32):
+        """[H, 1], or [H, D] where it is learned: logarithms of the decays."""
+        if self.decay == "multi_scale":
+            return tf.constant(self.start, dtype)
+        logits = tf.cast(self.decay_logits, dtype)
+        return retention.fastest_log_decay(self.chunk_size) * tf.sigmoid(logits)
+
+    def read(self, q, k, v, *, padding_mask, causal, scale, state):
+        # In float32 to the end: sums over long sequences leave float16's range before they are normalised.
+        dtype = tf.float64 if q.dtype == tf.float64 else tf.float32
+        q, k, v = (tf.cast(x, dtype) for x in (q, k, v))
+        if self.rotary:
+            positions = retention.token_positions(checks.sizes(q)[2], padding_mask)
+            if state is not None:
+                positions += state["position"][:, None]
+            q, k = retention.rotate(q, positions), retention.rotate(k, positions)
+        options = {"padding_mask": padding_mask, "scale": scale, "chunk_size": self.chunk_size}
+        if causal:
+            return retention.retention_chunkwise(q, k, v, self.log_decay(dtype), state=state, **options)
+        return retention.retention_bidirectional(q, k, v, self.log_decay(dtype), **options), None
+
+    def finish(self, owner, attended, q):
+        heads, depth = self.norm_scale.shape
+        batch, length, width = checks.sizes(attended)
+        shape = [batch, length, heads, depth] if self.norm == "group" else [batch, length, 1, width]
+        out = tf.reshape(attended, shape)
+        mean, variance = tf.nn.moments(out, axes=[-1], keepdims=True)
+        out = tf.reshape((out - mean) * tf.math.rsqrt(variance + self.epsilon), [batch, length, width])
+        out = tf.cast(out * tf.reshape(tf.cast(self.norm_scale, out.dtype), [width]), q.dtype)
+        return out * tf.nn.silu(owner.gate_projection(q)) if self.gate == "output" else out
+
+    def empty_state(self, batch_size, num_heads, head_dim):
+        return retention.retention_state(batch_size, num_heads, head_dim, head_dim)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "decay": self.decay,
+            "gate": self.gate,
+            "norm": self.norm,
+            "rotary": self.rotary,
+            "chunk_size": self.chunk_size,
+            "epsilon": self.epsilon,
+        }
