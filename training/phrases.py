@@ -85,15 +85,14 @@ def _locale(name):
 def _suggestion(name):
     """The locale that was probably meant, by its code or by its English or own name."""
     from babel import Locale
-    from babel.localedata import locale_identifiers
+    from babel.localedata import exists, locale_identifiers
+    from num2words import CONVERTER_CLASSES
 
-    known = {code.lower(): code for code in sorted(locale_identifiers(), reverse=True)}
-    for code, language in Locale("en").languages.items():
-        if code in known.values():
-            known.setdefault(language.lower(), code)
-            known.setdefault((Locale(code).languages.get(code) or code).lower(), code)
+    known = {code.lower(): code for code in locale_identifiers()}
+    known |= {language.lower(): code for code, language in Locale("en").languages.items() if exists(code)}
+    known |= {Locale(code).language_name.lower(): code for code in CONVERTER_CLASSES if len(code) == 2 and exists(code)}
     wanted = name.replace("-", "_").lower()
-    near = difflib.get_close_matches(wanted, known, n=1) or [code for code in (wanted.split("_")[0],) if code in known]
+    near = difflib.get_close_matches(wanted, sorted(known), n=1)
     return f"did you mean {known[near[0]]!r}?" if near else "use a CLDR code such as 'de', 'pt_BR' or 'zh_Hant'"
 
 
