@@ -483,3 +483,5 @@ def test_memory_and_state_are_not_mixed_with_other_inputs(rng):
         layer(q, memory=memory, state=layer.init_state(B))
     with pytest.raises(ValueError, match="max_length must be an integer of at least 1"):
         layer.init_state(B, max_length=0)
+    with pytest.raises(ValueError, match="Layer 'new' has no weights yet: call or build it before project_memory"):
+        small(name="new").project_memory(v)

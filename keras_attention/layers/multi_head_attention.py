@@ -274,6 +274,8 @@ class MultiHeadAttention(keras.layers.Layer):
         Returns:
             {"key": [B, Hkv, S, D], "value": [B, Hkv, S, D], "valid": int32 [B, S]} for `call(memory=)`.
         """
+        if not self.built:
+            raise ValueError(f"Layer {self.name!r} has no weights yet: call or build it before project_memory.")
         v = self._cast(v)
         k = v if k is None else self._cast(k)
         batch, length, _ = checks.sizes(k)

@@ -12,6 +12,7 @@ from keras_attention.layers import (
     recommended_num_heads,
 )
 from keras_attention.mechanisms import base as mechanisms
+from keras_attention.models import weights_files
 from keras_attention.ops import checks, kv_cache
 
 PAD = 0
@@ -328,6 +329,12 @@ class Transformer(keras.Model):
 
     def build_from_config(self, config):
         self.build()
+
+    def load_weights(self, filepath, skip_mismatch=False, **kwargs):
+        """As Keras' own, but a file of another number of blocks is refused unless `skip_mismatch`."""
+        if str(filepath).endswith(".weights.h5") and not skip_mismatch:
+            weights_files.check_blocks(filepath, self, "encoder_blocks", "decoder_blocks")
+        return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
 
     # --- parts ----------------------------------------------------------------------------------------------------
 
