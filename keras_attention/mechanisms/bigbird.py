@@ -26,6 +26,7 @@ class BigBirdAttention(Pattern):
     """
 
     supports = supports(
+        state="kv",
         time="T*block_size*(2*neighbours+1+num_global_blocks+num_random_blocks)",
         memory="T*block_size*(2*neighbours+1+num_global_blocks+num_random_blocks)",
         paper="Zaheer et al. 2020, https://arxiv.org/abs/2007.14062",
@@ -51,6 +52,18 @@ class BigBirdAttention(Pattern):
             seed=self.seed,
             **options,
         )
+
+    def sees(self, heads, query, key):
+        query, key = query // self.block_size, key // self.block_size
+        seen = (query - key <= self.neighbours) | (key < self.num_global_blocks) | (query < self.num_global_blocks)
+        if self.num_random_blocks:
+            index, chosen = block_patterns.random_blocks(
+                query, heads, self.num_random_blocks, self.seed, self.neighbours, self.num_global_blocks
+            )
+            for slot in range(self.num_random_blocks):
+                here = slice(slot, slot + 1)
+                seen |= chosen[..., here] & (index[..., here] == key)
+        return seen
 
     def get_config(self):
         return {

@@ -22,6 +22,7 @@ class BlockSparseAttention(Pattern):
     """
 
     supports = supports(
+        state="kv",
         time="T*block_size*(2*neighbours+1)",
         memory="T*block_size*(2*neighbours+1)",
         paper="Qiu et al. 2019, https://arxiv.org/abs/1911.02972",
@@ -34,6 +35,9 @@ class BlockSparseAttention(Pattern):
 
     def pattern(self, q, k, v, **options):
         return block_patterns.block_sparse(q, k, v, block_size=self.block_size, neighbours=self.neighbours, **options)
+
+    def sees(self, heads, query, key):
+        return query // self.block_size - key // self.block_size <= self.neighbours
 
     def get_config(self):
         return {**super().get_config(), "block_size": self.block_size, "neighbours": self.neighbours}

@@ -5,6 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from keras_attention.mechanisms.base import Mechanism, Supports
+from keras_attention.ops import blocks
 
 PATTERN = Supports(cross=False, free_mask=False, bias=False, scores=False, state=None)
 
@@ -21,21 +22,38 @@ class Pattern(Mechanism):
         """q, k, v [B, H, T, D], padding_mask boolean [B, T] or None -> [B, H, T, D]."""
         raise NotImplementedError
 
+    def sees(self, heads, query, key):
+        """Who sees whom under the causal flag, for patterns with a state.
+
+        Args:
+            heads: H.
+            query: int32 [B, 1, T, 1], positions of the queries among the real tokens of their row.
+            key: int32 [B, 1, 1, S], the same for the keys; none ahead of a query counts.
+
+        Returns:
+            Boolean, broadcastable to [B, H, T, S].
+        """
+        raise NotImplementedError
+
+    def stored(self, q, k, v, *, padding_mask, query, key, scale, dropout_rate, dropout_seed):
+        """New tokens q [B, H, T, D] and all keys so far: few rows, so that a table [T, S] is no larger than a store.
+
+        A prompt in one piece is a table of its length squared: the price of reading it into a state.
+        """
+        query, key = query[:, None, :, None], key[:, None, None, :]
+        allowed = padding_mask[:, None, None, :] & (key <= query) & self.sees(q.shape[1], query, key)
+        return blocks.attend(q, k, v, allowed, scale=scale, dropout_rate=dropout_rate, dropout_seed=dropout_seed)
+
     def attend(
         self, q, k, v, *, mask, scale, bias=None, dropout=None, return_scores=False, training=False, **projected
     ):
         rate, seed = dropout or (0.0, None)
-        out = self.pattern(
-            q,
-            k,
-            v,
-            padding_mask=mask.padding,
-            use_causal_mask=mask.causal,
-            scale=scale,
-            dropout_rate=rate,
-            dropout_seed=seed,
-            **projected,
-        )
+        options = dict(padding_mask=mask.padding, scale=scale, dropout_rate=rate, dropout_seed=seed, **projected)
+        if mask.query_positions is not None:
+            key = tf.cumsum(tf.cast(mask.padding, tf.int32), axis=1) - 1
+            query = tf.gather(key, mask.query_positions, axis=1, batch_dims=1)
+            return self.stored(q, k, v, query=query, key=key, **options)
+        out = self.pattern(q, k, v, use_causal_mask=mask.causal, **options)
         if mask.query_padding is None:
             return out
         return tf.where(mask.query_padding[:, None, :, None], out, tf.zeros([], out.dtype))

@@ -22,6 +22,7 @@ class RandomAttention(Pattern):
     """
 
     supports = supports(
+        state="kv",
         time="T*num_keys",
         memory="T*num_keys*D",
         paper="Zaheer et al. 2020, https://arxiv.org/abs/2007.14062",
@@ -42,6 +43,11 @@ class RandomAttention(Pattern):
             padding_mask=padding_mask,
             query_padding=padding_mask,
             **options,
+        )
+
+    def stored(self, q, k, v, *, key, query, **options):
+        return random_keys.random_attention(
+            q, k, v, num_keys=self.num_keys, seed=self.seed, query_positions=query, use_causal_mask=True, **options
         )
 
     def get_config(self):

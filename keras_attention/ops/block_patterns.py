@@ -130,11 +130,18 @@ def bigbird(
         edge = num_global_blocks * block_size
         parts.append((k[:, :, :edge], v[:, :, :edge], real[:, None, None, None, :edge]))
     if num_random_blocks:
-        parts.append(
-            _random_part(
-                layout, k, v, count, length, neighbours, num_global_blocks, num_random_blocks, seed, use_causal_mask
-            )
+        own = tf.range(layout.count)[None, None, :, None]
+        existing = tf.reshape(blocks.ceil_divide(length if count is None else count, layout.size), [-1, 1, 1, 1])
+        drawn = random_blocks(
+            own,
+            checks.sizes(k)[1],
+            num_random_blocks,
+            seed,
+            neighbours,
+            num_global_blocks,
+            None if use_causal_mask else existing,
         )
+        parts.append(_random_part(layout, k, v, count, length, drawn))
     out = layout.rows(blocks.attend_together(layout.queries(q), parts, dropout_seed=dropout_seed, **options))
     if num_global_blocks:
         allowed = real[:, None, None, :]
@@ -154,26 +161,33 @@ def _window_part(layout, real, num_global_blocks, use_causal_mask):
     return masks.joined(allowed, layout.distance() <= 0) if use_causal_mask else allowed
 
 
-def _random_part(layout, k, v, count, length, neighbours, num_global, num_random, seed, use_causal_mask):
-    """The keys of random blocks: k and v [B, H, N, R C, D], and boolean [B or 1, H, N, 1, R C]."""
-    size, number = layout.size, layout.count
-    heads = checks.sizes(k)[1]
-    own = tf.range(number)[None, None, :, None]
-    real = length if count is None else count[:, None, None, None]
-    last = tf.reshape((real + size - 1) // size, [-1, 1, 1, 1])  # blocks that hold a real token
-    before = tf.maximum(tf.minimum(own - neighbours, last) - num_global, 0)
+def random_blocks(own, heads, num_random, seed, neighbours, num_global, last=None):
+    """Draws blocks that are neither global nor in the window of a block.
+
+    Args:
+        own: int32 [B or 1, 1, N, 1], numbers of the blocks that look.
+        heads: H.
+        last: int32, broadcastable to own: number of blocks that there are to look at; None = only those before `own`.
+
+    Returns:
+        `(index, chosen)`: int32 [B or 1, H, N, R], and boolean, False where there was nothing left to draw.
+    """
+    ahead = own - neighbours if last is None else tf.minimum(own - neighbours, last)
+    before = tf.maximum(ahead - num_global, 0)
     resume = tf.maximum(own + neighbours + 1, num_global)
-    after = tf.zeros_like(before) if use_causal_mask else tf.maximum(last - resume, 0)
-    draw = random_keys.hashed(
-        seed,
-        tf.range(heads)[None, :, None, None],
-        tf.range(number)[None, None, :, None],
-        tf.range(num_random)[None, None, None, :],
-    )
+    after = tf.zeros_like(before) if last is None else tf.maximum(last - resume, 0)
+    draw = random_keys.hashed(seed, tf.range(heads)[:, None, None], tf.maximum(own, 0), tf.range(num_random))
     choice, chosen = random_keys.one_of_each_share(draw, before + after, num_random)
     index = tf.where(choice < before, num_global + choice, resume + choice - before)
-    index = tf.where(chosen, index, 0)  # [B or 1, H, N, R]
-    within = index[..., None] * size + tf.range(size) < tf.reshape(real, [-1, 1, 1, 1, 1])
+    return tf.where(chosen, index, 0), chosen
+
+
+def _random_part(layout, k, v, count, length, drawn):
+    """The keys of random blocks: k and v [B, H, N, R C, D], and boolean [B or 1, H, N, 1, R C]."""
+    size, number = layout.size, layout.count
+    index, chosen = drawn
+    real = tf.reshape(length if count is None else count, [-1, 1, 1, 1, 1])
+    within = index[..., None] * size + tf.range(size) < real
     allowed = tf.logical_and(chosen[..., None], within)
     keys, values = (
         blocks.merge(blocks.take(blocks.split(blocks.padded(x, 2, 0, layout.tail), 2, number, size), index), 3)

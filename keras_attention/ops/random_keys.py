@@ -59,6 +59,7 @@ def random_attention(
     seed=0,
     padding_mask=None,
     query_padding=None,
+    query_positions=None,
     use_causal_mask=False,
     scale=None,
     dropout_rate=0.0,
@@ -80,7 +81,9 @@ def random_attention(
         padding_mask: boolean [B, S], True = a real key; only those are drawn.
         query_padding: boolean [B, T], True = a real query; only those are counted, the rows of others are zero. Inside
             one sequence give the padding mask here too.
-        use_causal_mask: query t draws from the keys up to t + S - T.
+        query_positions: int32 [B, T], positions of the queries among the real keys, for caches; -1 = before the first.
+            Counted from `query_padding`, or simply 0 .. T - 1, where not given.
+        use_causal_mask: query t draws from the keys up to t + S - T, or up to its `query_positions`.
         scale, dropout_rate, dropout_seed: see `windows.local`.
 
     Returns:
@@ -91,14 +94,21 @@ def random_attention(
     dot_product.check_qkv(q, k, v)
     heads, queries = checks.sizes(q)[1:3]
     keys = checks.sizes(k)[2]
-    position = tf.range(queries)[None] if query_padding is None else blocks.pack(query_padding)[1]  # [B or 1, T]
+    if query_positions is not None:
+        position = query_positions  # [B, T]
+    elif query_padding is not None:
+        position = blocks.pack(query_padding)[1]
+    else:
+        position = tf.range(queries)[None]
     order, available = None, tf.reshape(keys, [1, 1])
     if padding_mask is not None:
         order, _, count = blocks.pack(padding_mask)
         available = count[:, None]
     if use_causal_mask:
         last = tf.range(queries)[None] + keys - queries
-        if padding_mask is None:
+        if query_positions is not None:
+            available = tf.minimum(available, query_positions + 1)
+        elif padding_mask is None:
             available = tf.maximum(last + 1, 0)
         else:
             # As many keys as are real up to there: with the counts of none in front, one place further.
@@ -107,7 +117,7 @@ def random_attention(
     draw = hashed(
         seed,
         tf.range(heads)[None, :, None, None],
-        position[:, None, :, None],
+        tf.maximum(position, 0)[:, None, :, None],
         tf.range(num_keys)[None, None, None, :],
     )
     choice, chosen = one_of_each_share(draw, available[:, None, :, None], num_keys)
