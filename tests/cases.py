@@ -54,6 +54,7 @@ class Case:
 CASES = [
     Case("softmax"),
     Case("relu", reference=reference_patterns.relu, exact=False),
+    Case("blockwise", {"query_block_size": 2, "key_block_size": 3}),
     Case("local", {"radius": 2}, reference=reference_patterns.local, exact=False),
     Case("longformer", {"radius": 1, "num_global": 2}, reference=reference_patterns.longformer, exact=False),
     Case(

@@ -6,6 +6,7 @@ from keras_attention.mechanisms.base import Mechanism, Supports, class_of, get, 
 # isort: off
 from keras_attention.mechanisms.softmax import SoftmaxAttention
 from keras_attention.mechanisms.relu import ReluAttention
+from keras_attention.mechanisms.blockwise import BlockwiseAttention
 from keras_attention.mechanisms.local import LocalAttention
 from keras_attention.mechanisms.longformer import LongformerAttention
 from keras_attention.mechanisms.bigbird import BigBirdAttention
@@ -25,6 +26,7 @@ __all__ = [
     "AxialAttention",
     "BigBirdAttention",
     "BlockSparseAttention",
+    "BlockwiseAttention",
     "LSHAttention",
     "LinearAttention",
     "LinformerAttention",
