@@ -5,6 +5,7 @@ import json
 import keras
 import numpy as np
 import tensorflow as tf
+
 from keras_attention.training.losses import MaskedCrossentropy, TokenLoss
 
 CPU = tf.config.list_physical_devices("CPU")[0]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import reference_losses
 import tensorflow as tf
+
 from keras_attention.training.losses import MaskedAccuracy, MaskedCrossentropy, Perplexity, TokenLoss, token_losses
 
 B, T, V = 3, 5, 7

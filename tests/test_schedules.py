@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+
 from keras_attention.training.schedules import WarmupInverseSqrt
 
 

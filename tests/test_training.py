@@ -1,0 +1,333 @@
+"""Training a translator end to end on a toy language: the command, the folder, and runs that are interrupted."""
+
+import os
+import random
+import shutil
+import signal
+
+import keras
+import numpy as np
+import pytest
+
+from keras_attention.errors import UsageError
+from keras_attention.text import SentencePieceTokenizer
+from keras_attention.training import translation
+from keras_attention.training.callbacks import Terminated
+from keras_attention.training.checkpoints import CheckpointFolder, read_checkpoint
+from keras_attention.training.decoding import greedy_translator
+from keras_attention.training.options import TrainOptions
+from keras_attention.training.run_folder import RunFolder
+
+WORDS = {"red": "rot", "green": "grün", "blue": "blau", "cat": "katze", "dog": "hund", "house": "haus", "sun": "sonne"}
+STEPS_PER_EPOCH = 11  # what the options below make of the corpus below
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """600 pairs of one to six words, translated word by word."""
+    choose = random.Random(3)
+    path = tmp_path_factory.mktemp("corpus") / "toy.tsv"
+    sentences = [choose.choices(list(WORDS), k=choose.randint(1, 6)) for _ in range(600)]
+    path.write_text("".join(f"{' '.join(s)}\t{' '.join(WORDS[w] for w in s)}\n" for s in sentences), encoding="utf-8")
+    return path
+
+
+def options(corpus, out, **changes):
+    tiny = {
+        "d_model": 16,
+        "heads": 2,
+        "layers": 1,
+        "mlp_dim": 24,
+        "dropout": 0.2,
+        "vocab_size": 40,
+        "max_length": 24,
+        "tokens_per_batch": 320,
+        "validation_share": 0.1,
+        "test_share": 0.1,
+        "warmup": 5,
+        "learning_rate": 0.01,
+        "epochs": 2,
+        "checkpoint_every": 4,
+        "tensorboard": False,
+    }
+    return TrainOptions(out=str(out), data=str(corpus), **{**tiny, **changes})
+
+
+def arguments(chosen):
+    """The same options as command-line arguments."""
+    given = []
+    for name, value in {"out": chosen.out, **chosen.as_dict()}.items():
+        flag = "--" + name.replace("_", "-")
+        default = TrainOptions.__dataclass_fields__[name].default
+        if isinstance(value, bool):
+            given += [] if value == default else [flag if value else flag.replace("--", "--no-", 1)]
+        elif value is not None:
+            given += [flag, str(value)]
+    return given
+
+
+def no_translator(model, tokenizer, max_length):
+    """Scores without the time it takes to translate: validation then ranks by its loss among equal BLEU."""
+    return lambda texts: ["rot"] * len(texts)
+
+
+def train(chosen, callbacks=(), translator=no_translator):
+    return translation.train(chosen, callbacks=callbacks, translator=translator)
+
+
+def weights(out):
+    return [np.asarray(v) for v in RunFolder(out).load_model().variables]
+
+
+def assert_same_run(out, other):
+    """Weights to 1e-6, and every number of the history and of the scores that is no time."""
+    for a, b in zip(weights(out), weights(other), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6, rtol=0)
+
+    def timeless(record):
+        return {name: value for name, value in record.items() if "second" not in name}
+
+    for a, b in zip(RunFolder(out).read_history(), RunFolder(other).read_history(), strict=True):
+        assert timeless(a) == pytest.approx(timeless(b), rel=1e-6)
+    assert timeless(RunFolder(out).read_metrics()) == pytest.approx(timeless(RunFolder(other).read_metrics()), rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    train(options(corpus, out))
+    return out
+
+
+class At(keras.callbacks.Callback):
+    """Does something when the run reaches a step, before that step or after it."""
+
+    def __init__(self, step, action, before=False):
+        super().__init__()
+        self.step, self.action, self.before = step, action, before
+
+    def _count(self):
+        return int(self.model.optimizer.iterations)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self.before and self._count() == self.step - 1:
+            self.action()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if not self.before and self._count() == self.step:
+            self.action()
+
+
+def raises(error):
+    def action():
+        raise error
+
+    return action
+
+
+# ---- interruptions -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_interrupted_in_every_way_equals_an_undisturbed_one(corpus, undisturbed, tmp_path, capsys):
+    out = tmp_path / "run"
+    checkpoints = CheckpointFolder(RunFolder(out).checkpoints_path)
+
+    def session(*callbacks, expect, translator=no_translator):
+        chosen = options(corpus, out, resume=out.exists())
+        with pytest.raises(expect):
+            train(chosen, callbacks, translator)
+        return capsys.readouterr().out
+
+    # It dies at once, without a chance to save: the next session begins at the checkpoint of step 4.
+    session(At(6, raises(MemoryError())), expect=MemoryError)
+    assert not (out / "model.keras").exists()
+    assert checkpoints.load_newest()[1]["steps"] == 4
+
+    # Ctrl-C while step 7 runs: that step is finished and saved.
+    printed = session(At(7, lambda: os.kill(os.getpid(), signal.SIGINT), before=True), expect=KeyboardInterrupt)
+    assert "continuing after step 4" in printed and "stopping after this step" in printed
+    assert f"interrupted at step 7 (saved); continue with: --resume --out {out}" in printed
+    assert checkpoints.load_newest()[1]["step"] == 7
+
+    # The checkpoint of the interruption is cut short on disk; then KeyboardInterrupt comes from anywhere.
+    path = out / "checkpoints" / "stop-00000007.npz"
+    path.write_bytes(path.read_bytes()[:-400])
+    printed = session(At(10, raises(KeyboardInterrupt())), expect=KeyboardInterrupt)
+    assert "stop-00000007.npz is damaged (truncated or altered); falling back to step-00000004.npz" in printed
+    assert checkpoints.load_newest()[1]["step"] == 10
+
+    # In the middle of the first validation: it is done again.
+    def interrupted_translator(model, tokenizer, max_length):
+        return lambda texts: raises(KeyboardInterrupt())()
+
+    printed = session(translator=interrupted_translator, expect=KeyboardInterrupt)
+    info = checkpoints.load_newest()[1]
+    assert (info["epoch"], info["step"], info["validated"]) == (0, STEPS_PER_EPOCH, -1)
+    assert not (out / "history.json").exists()
+
+    # SIGTERM in the second epoch.
+    printed = session(
+        At(STEPS_PER_EPOCH + 2, lambda: os.kill(os.getpid(), signal.SIGTERM), before=True),
+        expect=Terminated,
+    )
+    assert len(RunFolder(out).read_history()) == 1
+
+    train(options(corpus, out, resume=True))
+    assert_same_run(out, undisturbed)
+
+
+def test_interrupted_in_the_last_validation(corpus, undisturbed, tmp_path):
+    """Copies the state of an undisturbed run as it was before its last validation, and resumes it."""
+    out = tmp_path / "run"
+    shutil.copytree(undisturbed, out)
+    for name in ("model.keras", "metrics.json", "history.json"):
+        (out / name).unlink()
+    checkpoints = CheckpointFolder(out / "checkpoints")
+    groups, info = checkpoints.load_newest()
+    assert (info["epoch"], info["step"], info["validated"]) == (2, 0, 2 * STEPS_PER_EPOCH)
+    older = read_checkpoint(out / "checkpoints" / "step-00000020.npz")[1]
+    # What stood there between the last step and the validation: as the saved state, but with the epoch still open.
+    info = {**info, "epoch": 1, "step": STEPS_PER_EPOCH, "validated": STEPS_PER_EPOCH}
+    info |= {"history": older["history"], "best": older["best"]}
+    checkpoints.save(info["steps"], groups, info)
+    train(options(corpus, out, resume=True))
+    assert_same_run(out, undisturbed)
+
+
+def test_an_average_does_not_depend_on_an_interruption(corpus, tmp_path):
+    out = tmp_path / "run"
+    chosen = {"average": 3, "steps": 13, "epochs": None, "bleu_every": 0}
+    with pytest.raises(KeyboardInterrupt):
+        train(options(corpus, out, **chosen), [At(10, raises(KeyboardInterrupt()))])
+    assert (out / "checkpoints" / "stop-00000010.npz").exists()
+    train(options(corpus, out, resume=True, **chosen))
+    names = [path.name for path in CheckpointFolder(out / "checkpoints").regular()]
+    assert names == ["step-00000011.npz", "step-00000012.npz", "step-00000013.npz"]
+    files = [read_checkpoint(out / "checkpoints" / name)[0]["model"] for name in names]
+    got = weights(out)
+    assert any(np.abs(a - b).max() > 1e-4 for a, b in zip(files[-1], got))  # it is not just the last one
+    for i, array in enumerate(got):
+        if np.issubdtype(array.dtype, np.floating):
+            np.testing.assert_allclose(array, np.mean([f[i].astype("float64") for f in files], axis=0), atol=1e-6)
+    # The budget ended inside the second epoch: the run is evaluated all the same, and says so of its epochs.
+    metrics = RunFolder(out).read_metrics()
+    assert metrics["steps"] == 13 and metrics["epochs"] == 1 and metrics["validation/loss"] > 0
+
+
+# ---- the command -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def commanded(corpus, tmp_path_factory):
+    """A run by the command line, long enough to learn something, with TensorBoard and real translations."""
+    out = tmp_path_factory.mktemp("commanded") / "run"
+    chosen = options(corpus, out, d_model=32, dropout=0.0, epochs=6, bleu_every=3, validation_sentences=9)
+    translation.main([*arguments(chosen), "--no-tensorboard"])
+    return out, chosen
+
+
+def test_the_loss_falls_and_every_piece_reads_alone(commanded, corpus):
+    out, chosen = commanded
+    run = RunFolder(out)
+    history = run.read_history()
+    assert [record["epoch"] for record in history] == [1, 2, 3, 4, 5, 6]
+    losses = [record["loss"] for record in history]
+    assert losses == sorted(losses, reverse=True) and losses[-1] < 0.6 * losses[0]
+    assert [("val_BLEU" in record) for record in history] == [False, False, True, False, False, True]
+    metrics = run.read_metrics()
+    assert all(isinstance(value, (int, float)) for value in metrics.values())
+    for name in ("loss", "accuracy", "BLEU", "chrF", "exact_match"):
+        assert np.isfinite(metrics[name]) and np.isfinite(metrics[f"validation/{name}"])
+    assert metrics["accuracy"] > 0.5 and metrics["target_tokens_per_second"] > 0
+    config = run.read_config()
+    assert config["options"] == chosen.as_dict()
+    assert set(config["versions"]) == {"keras_attention", "keras", "tensorflow", "python"}
+    tokenizer = SentencePieceTokenizer.load(run.tokenizer_path)
+    model = run.load_model()
+    assert metrics["parameters"] == model.count_params()
+    assert model.get_config() == config["model"] or model.get_config()["d_model"] == config["model"]["d_model"]
+    assert not model.compiled
+
+    # The model on disk is the one whose scores stand in metrics.json.
+    splits = translation.load_corpus(chosen).splits
+    translate = greedy_translator(model, tokenizer, chosen.max_length, batch_size=7)
+    answers = translate(splits["test"].sources)
+    right = [a == b for a, b in zip(answers, splits["test"].targets)]
+    assert metrics["exact_match"] == pytest.approx(np.mean(right))
+
+
+def test_a_finished_run_says_so(commanded, capsys):
+    out, _ = commanded
+    before = {path: path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+    translation.main(["--out", str(out), "--resume"])
+    assert f"{out} is finished: 66 steps, as its options say." in capsys.readouterr().out
+    assert before == {path: path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+
+
+def exits(argv, capsys):
+    """The one line that a command with exit code 2 prints."""
+    with pytest.raises(SystemExit) as end:
+        translation.main(argv)
+    assert end.value.code == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: ")
+    return lines[0]
+
+
+def test_a_taken_folder_and_changed_options_are_refused(commanded, corpus, capsys, tmp_path):
+    out, chosen = commanded
+    before = {path: path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+    assert "already holds a training run. Use --resume" in exits(arguments(chosen), capsys)
+    changed = exits(["--out", str(out), "--resume", "--d-model", "64", "--seed", "3", "--epochs", "9"], capsys)
+    assert "--d-model (was 32, is 64), --seed (was 0, is 3)" in changed and "epochs" not in changed
+    other = tmp_path / "other.tsv"
+    other.write_text(corpus.read_text(encoding="utf-8").replace("cat", "cats"), encoding="utf-8")
+    message = exits(["--out", str(out), "--resume", "--data", str(other), "--epochs", "9"], capsys)
+    assert "The data are not those that the run" in message
+    assert before == {path: path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+
+
+def test_what_is_missing_or_damaged_is_named(commanded, capsys, tmp_path):
+    out, _ = commanded
+    resume = ["--out", str(tmp_path / "run"), "--resume", "--epochs", "9"]
+    assert "does not exist" in exits(resume, capsys)
+
+    def damaged(name, content=None):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        shutil.copytree(out, tmp_path / "run")
+        for path in (tmp_path / "run").glob(name):
+            path.unlink() if content is None else path.write_bytes(content)
+        return exits(resume, capsys)
+
+    assert "has no config.json" in damaged("config.json")
+    assert "config.json is damaged" in damaged("config.json", b"{")
+    assert "has no tokenizer.model" in damaged("tokenizer.model")
+    assert "has no checkpoints left to resume from" in damaged("checkpoints/*.npz")
+    assert "None of the checkpoints in" in damaged("checkpoints/s*.npz", b"PK\x03\x04")
+
+
+def test_bad_input_is_one_line_and_leaves_nothing(capsys, tmp_path, corpus):
+    out = str(tmp_path / "run")
+    empty, one_column = tmp_path / "empty.tsv", tmp_path / "one.tsv"
+    empty.write_text("")
+    one_column.write_text("a\nb\n")
+    for data, message in [
+        (empty, "is empty"),
+        (one_column, "no column 2"),
+        (tmp_path / "none.tsv", "does not exist"),
+    ]:
+        assert message in exits(["--out", out, "--data", str(data)], capsys)
+    for flags, message in [
+        (["--d-model", "30", "--heads", "4"], "--d-model must be divisible by --heads. Got 30 and 4"),
+        (["--precision", "float8"], "--precision must be one of float32, mixed_float16, mixed_bfloat16. Got float8"),
+        (["--label-smoothing", "1"], "--label-smoothing must be at least 0 and below 1. Got 1.0"),
+        (["--mechanism", "magic"], "magic"),
+        (["--source", "1"], "--source and --target are both column 1"),
+        (["--source-file", "x"], "--source-file and --target-file belong together"),
+        (["--locales", "en"], "--locales must be two locales with a comma between"),
+        (["--minutes", "0"], "--minutes must be above 0"),
+    ]:
+        assert message in exits(["--out", out, "--data", str(corpus), *flags], capsys)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty.tsv", "one.tsv"]
+    with pytest.raises(UsageError, match="--out needs the name of a folder"):
+        TrainOptions(out="")

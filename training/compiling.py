@@ -1,0 +1,62 @@
+"""Optimizer, loss, metrics and precision of a training run."""
+
+import platform
+from contextlib import contextmanager
+
+import keras
+import tensorflow as tf
+
+from keras_attention import __version__
+from keras_attention.training.losses import MaskedAccuracy, MaskedCrossentropy, TokenLoss
+from keras_attention.training.schedules import WarmupInverseSqrt
+
+
+def compile_model(model, options):
+    """Compile a built model of tokens with masked loss and metrics, Adam, and what the options say of both.
+
+    Args:
+        model: built model whose output is logits [B, T, V].
+        options: `learning_rate`, `warmup`, `label_smoothing`, `precision`, `jit_compile`.
+
+    Returns:
+        The metrics, "loss" first.
+    """
+    # Adam as in Vaswani et al., 2017, section 5.3.
+    optimizer = keras.optimizers.Adam(
+        WarmupInverseSqrt(options.learning_rate, options.warmup), beta_1=0.9, beta_2=0.98, epsilon=1e-9
+    )
+    if options.precision == "mixed_float16":
+        # Keras would do this by itself only where the model's own policy is mixed_float16.
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    metrics = [TokenLoss(options.label_smoothing), MaskedAccuracy()]
+    model.compile(
+        optimizer,
+        loss=MaskedCrossentropy(options.label_smoothing),
+        metrics=metrics,
+        # Said explicitly: left alone, Keras compiles on its own where there is a GPU, one program for each batch shape.
+        jit_compile=options.jit_compile,
+    )
+    # Before anything is restored, the optimizer's variables must exist.
+    optimizer.build(model.trainable_variables)
+    return metrics
+
+
+def versions():
+    """Version of what decides the numbers, by name."""
+    return {
+        "keras_attention": __version__,
+        "keras": keras.__version__,
+        "tensorflow": tf.__version__,
+        "python": platform.python_version(),
+    }
+
+
+@contextmanager
+def dtype_policy(name):
+    """Keras' global dtype policy, for a while."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
