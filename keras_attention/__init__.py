@@ -1,13 +1,7 @@
 """Attention for TensorFlow/Keras, from layer to served model."""
 
-import keras as _keras
-
-if _keras.config.backend() != "tensorflow":
-    raise ImportError(
-        f"keras_attention runs on Keras' TensorFlow backend only. Got backend {_keras.config.backend()!r}: set "
-        "KERAS_BACKEND=tensorflow (or unset it) before Python starts."
-    )
-
+# First in the alphabet and in fact: this one raises where Keras runs on another backend.
+from keras_attention import backend as _backend  # noqa: F401
 from keras_attention.layers import MultiHeadAttention, PositionalEncoding, recommended_num_heads
 from keras_attention.ops.dot_product import scaled_dot_product_attention
 from keras_attention.ops.linear import linear_attention
