@@ -1,6 +1,7 @@
 """The mean of a model's weights over several checkpoints."""
 
 import numpy as np
+
 from keras_attention.training.checkpoints import read_checkpoint
 
 

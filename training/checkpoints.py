@@ -10,9 +10,9 @@ import re
 import zipfile
 
 import numpy as np
-from keras_attention.training.run_folder import write_atomically
 
 from keras_attention.errors import UsageError
+from keras_attention.training.run_folder import write_atomically
 
 INFO = "info"
 # What NumPy, zipfile and json raise for a file that is not what it should be.

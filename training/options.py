@@ -45,7 +45,7 @@ class TrainOptions:
     )
     target_file: str | None = _option(None, "Target sentences, line by line as in --source-file.", fixed=False)
     locales: str = _option("en,de", "Source and target locale of the embedded phrases.")
-    phrases: int = _option(60_000, "Number of embedded phrase pairs.", least=100)
+    phrases: int = _option(24_000, "Number of embedded phrase pairs to train on.", least=1)
     validation_share: float = _option(0.02, "Share of the pairs held out for validation.", least=0, below=0.5)
     test_share: float = _option(0.02, "Share of the pairs held out for the test.", least=0, below=0.5)
     vocab_size: int = _option(8000, "Subwords of the joint tokenizer.", least=5)

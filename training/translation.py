@@ -38,8 +38,7 @@ def train(options, *, callbacks=(), translator=greedy_translator):
     Args:
         options: `TrainOptions`.
         callbacks: more Keras callbacks for `model.fit`.
-        translator: function `(model, tokenizer, max_length)` that returns a function `list[str] -> list[str]`, for the
-            scores.
+        translator: function `(model, tokenizer)` that returns a function `list[str] -> list[str]`, for the scores.
 
     Returns:
         dict, the content of metrics.json: "loss", "accuracy", "BLEU", "chrF", "exact_match" (and "exact_match/<kind>"
@@ -91,7 +90,7 @@ class _Run:
             assign_variables(self.model.variables, groups["model"], "model")
             assign_variables(self.model.optimizer.variables, groups["optimizer"], "optimizer")
             metric_values = groups["metrics"]
-        self.translate = translator(self.model, self.tokenizer, options.max_length)
+        self.translate = translator(self.model, self.tokenizer)
         self.validation = self._make_validation()
         self.budget = Budget(**options.budget())
         self.loop = ResumableTraining(
@@ -354,7 +353,6 @@ def _run_command(given):
     metrics = train(options)
     for name, value in metrics.items():
         print(f"{name:32} {value:,.4f}" if isinstance(value, float) else f"{name:32} {value:,}")
-    return metrics
 
 
 command = typer_command(
