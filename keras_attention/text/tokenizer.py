@@ -172,9 +172,11 @@ class SentencePieceTokenizer(tf.Module):
         ids = cut.tokenize(texts)  # ragged [B, S]
         if truncate is not None:
             ids = ids[:, : truncate - add_bos - add_eos]
-        column = tf.ones([tf.size(texts), 1], tf.int32)
-        ids = tf.concat([BOS_ID * column] * add_bos + [ids] + [EOS_ID * column] * add_eos, axis=1)
-        return ids.to_tensor(PAD_ID)
+        # Dense from here on: joining ragged rows puts an assertion into the graph, which a server should not hold.
+        ends = tf.cast(ids.row_lengths(), tf.int32)[:, tf.newaxis] + int(add_bos)  # where the end of sentence goes
+        column = tf.ones_like(ends)
+        ids = tf.concat([BOS_ID * column] * add_bos + [ids.to_tensor(PAD_ID)] + [PAD_ID * column] * add_eos, axis=1)
+        return tf.where(tf.range(tf.shape(ids)[1]) == ends, EOS_ID, ids) if add_eos else ids
 
     def detokenize(self, ids):
         """Puts texts together inside a graph.

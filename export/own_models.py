@@ -1,0 +1,74 @@
+"""`serving_default` of a user's own Keras model: its inputs and outputs under their own names."""
+
+import keras
+import tensorflow as tf
+
+from keras_attention.errors import UsageError
+from keras_attention.export.boundary import Endpoint, inward, outward_spec
+from keras_attention.export.state_names import named, packed
+
+
+def own_endpoint(model, input_signature=None):
+    """The model's call as an endpoint.
+
+    Input names are the keys of a dict, the names of `keras.Input`, or of `call`'s arguments; output names the keys of
+    a dict, the names of a functional model's output layers, or output_0, output_1, ...
+
+    Args:
+        model: a built `keras.Model`.
+        input_signature: `tf.TensorSpec`, or a nested structure of them, as the model is called with; needed for a
+            subclassed model, whose inputs Keras does not record.
+
+    Returns:
+        `(endpoint, structure)`, the second the nested `TensorSpec` of the model's argument.
+    """
+    structure = _inputs_of(model) if input_signature is None else input_signature
+    leaves = named(structure)
+    single = list(leaves) == [""]
+    if single:
+        leaves = {structure.name or "inputs": structure}
+    else:
+        leaves = {_own_name(spec, name, structure): spec for name, spec in leaves.items()}
+    if len(leaves) != len(tf.nest.flatten(structure)):
+        raise UsageError("Two inputs of the model have the same name: give each keras.Input its own.")
+    specs = {name: outward_spec(spec, name) for name, spec in leaves.items()}
+
+    def call(*tensors):
+        cast = [inward(x, spec.dtype) if spec.dtype != tf.string else x for x, spec in zip(tensors, leaves.values())]
+        inputs = cast[0] if single else packed(structure, dict(zip(named(structure), cast, strict=True)))
+        return output_names(model, model(inputs, training=False))
+
+    return Endpoint("serving_default", call, list(specs.values())), structure
+
+
+def output_names(model, outputs):
+    """A model's outputs as a flat dict of name -> tensor."""
+    if isinstance(outputs, dict):
+        return named(outputs)
+    flat = tf.nest.flatten(outputs)
+    names = list(getattr(model, "output_names", None) or []) if isinstance(model, keras.Model) else []
+    if len(names) != len(flat) or len(set(names)) != len(names):
+        names = [f"output_{i}" for i in range(len(flat))]
+    return dict(zip(names, flat, strict=True))
+
+
+def _own_name(spec, path, structure):
+    # The elements of a list have no keys: their own names tell them apart.
+    return path if isinstance(structure, dict) else spec.name or f"input_{path}"
+
+
+def _inputs_of(model):
+    functional = model._functional if isinstance(model, keras.Sequential) else model
+    structure = getattr(functional, "_inputs_struct", None)
+    if structure is None:
+        raise UsageError(
+            f"Keras does not record what the subclassed model {model.name!r} takes. Give input_signature=, such "
+            "as {'ids': tf.TensorSpec([None, None], tf.int32)}"
+        )
+    return tf.nest.map_structure(_spec, structure)
+
+
+def _spec(x):
+    # Keras makes up a name where none was given.
+    name = None if x.name.startswith("keras_tensor") else x.name
+    return tf.TensorSpec([None, *x.shape[1:]], x.dtype, name)

@@ -1,0 +1,84 @@
+"""What an export says about itself, and the comparison with Keras behind it."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from keras_attention.errors import UsageError
+
+# Of the largest number compared (1 at least): two programs that round alike differ by far less, a wrong one by more.
+_TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportReport:
+    """The result of an export.
+
+    Attributes:
+        path: the folder that was written; for a SavedModel the folder of the version.
+        largest_difference: the largest absolute difference of a number from Keras' own in the check.
+        differences: what was compared -> its largest difference.
+        signatures: names of a SavedModel's signatures, or of an ONNX folder's files.
+    """
+
+    path: Path
+    largest_difference: float
+    differences: dict
+    signatures: tuple
+
+    def __str__(self):
+        parts = ", ".join(f"{what} {difference:.1e}" for what, difference in self.differences.items())
+        return f"{self.path}: checked against Keras, largest difference {self.largest_difference:.1e} ({parts})"
+
+
+class Comparison:
+    """Collects differences between an export and Keras, and refuses those that are too large.
+
+    Args:
+        compute_dtype: name of the dtype the model computes in, which says what rounding may do.
+    """
+
+    def __init__(self, compute_dtype):
+        self.tolerance = _TOLERANCE.get(compute_dtype, 1e-4)
+        self.differences = {}
+
+    def numbers(self, what, got, want):
+        """Notes the largest difference of two arrays; NaN equals NaN, and other dtypes or shapes are errors."""
+        got, want = np.asarray(got), np.asarray(want)
+        if got.shape != want.shape:
+            raise UsageError(
+                f"The export failed its check: {what} has shape {got.shape}, Keras' {want.shape}; nothing was written."
+            )
+        got, want = got.astype(np.float64), want.astype(np.float64)
+        both_nan = np.isnan(got) & np.isnan(want)
+        difference = float(np.max(np.where(both_nan, 0.0, np.abs(got - want)), initial=0.0))
+        scale = max(1.0, float(np.max(np.abs(want[np.isfinite(want)]), initial=0.0)))
+        if not difference <= self.tolerance * scale:  # so that NaN fails
+            raise UsageError(
+                f"The export failed its check: {what} differs from Keras by {difference:.3g}, allowed is "
+                f"{self.tolerance * scale:.3g}. Nothing was written."
+            )
+        self.differences[what] = max(difference, self.differences.get(what, 0.0))
+
+    def answers(self, what, got, want):
+        """Compares whole answers, each a dict with "tokens" [B, N], "lengths" [B] and "scores" [B].
+
+        Rows with other tokens pass only where both answers score alike: a tie that rounding decided.
+        """
+        got, want = ({name: np.asarray(x) for name, x in answer.items()} for answer in (got, want))
+        rows = range(len(want["lengths"]))
+        tokens = [[answer["tokens"][row][: answer["lengths"][row]].tolist() for row in rows] for answer in (got, want)]
+        self.numbers(f"{what}: scores", got["scores"], want["scores"])
+        for row in rows:
+            if tokens[0][row] != tokens[1][row]:
+                tie = abs(float(got["scores"][row]) - float(want["scores"][row])) <= self.tolerance
+                if not tie:
+                    raise UsageError(
+                        f"The export failed its check: {what} of row {row} is {tokens[0][row]}, Keras gives "
+                        f"{tokens[1][row]}. Nothing was written."
+                    )
+
+    @property
+    def largest(self):
+        return max(self.differences.values(), default=0.0)

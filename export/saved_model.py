@@ -1,0 +1,143 @@
+"""SavedModels for TensorFlow Serving and whatever else loads them, with nothing of this package inside."""
+
+import datetime
+import json
+
+import tensorflow as tf
+
+import keras_attention
+from keras_attention.errors import UsageError
+from keras_attention.export import folders, graph_scan, saved_model_check
+from keras_attention.export.answers import Answers
+from keras_attention.export.own_models import own_endpoint
+from keras_attention.export.report import ExportReport
+from keras_attention.export.signatures import capacity_of, decodes, decoding_endpoints, has_encoder
+
+
+def export_saved_model(
+    model,
+    path,
+    *,
+    tokenizer=None,
+    beams=1,
+    length_penalty=0.6,
+    max_length=None,
+    input_signature=None,
+    samples=None,
+):
+    """Writes a SavedModel that translates, with every step on the way as a signature of its own.
+
+    It is written beside `path`, loaded, compared with Keras at three lengths and two batch sizes, and only then moved
+    to `path`/<version>/, where a server may be watching: to 1, or to the number after the highest one there. A process
+    that loads it needs neither this package nor Keras; the text signatures need `import tensorflow_text`.
+
+    Signatures of an encoder-decoder such as `keras_attention.models.Transformer` (all batch first):
+
+    - `translate`, with a tokenizer: text string [B] -> text string [B].
+    - `generate`: input_ids int32 [B, S], input_lengths int32 [B], max_new_tokens int32 [B] (0 = the usual limit) ->
+      output_ids int32 [B, N], output_lengths [B], scores float32 [B], overflow int32 [B].
+    - `encode`: input_ids, input_lengths -> memory float32 [B, S, E], mask int32 [B, S].
+    - `prefill`: input_ids, input_lengths, target_ids int32 [B, T], target_lengths -> logits float32 [B, T, V] and the
+      state, each tensor under its name ("layers.0.self.key"); fixed sizes, with `lengths` and `overflow` [B].
+    - `decode_step`: token int32 [B] and the state -> logits float32 [B, V] and the state.
+    - `serving_default`: `translate`, or `generate` without a tokenizer.
+
+    Ids after the first `lengths` of a row are never read, whatever a server padded them with. Logits of a row that ran
+    past the end of its state are NaN and its `overflow` is 1; other rows are not touched.
+
+    Any other `keras.Model` gets `serving_default` from its call, with its own names; if it offers
+
+        init_state(batch_size, max_length=N) -> state          a nested structure of batch-first tensors
+        prefill(tokens [B, T], state) -> (logits [B, T, V], state)    id 0 is padding
+        step(tokens [B], state) -> (logits [B, V], state)
+
+    also `prefill` (input_ids, input_lengths) and `decode_step`.
+
+    Args:
+        model: a built `keras.Model`.
+        path: folder of the versions; new, or written by an earlier export.
+        tokenizer: `keras_attention.text.SentencePieceTokenizer`, or what has `tokenize` and `detokenize` like it.
+        beams: width of the beam search of `translate` and `generate`; 1 is greedy.
+        length_penalty: of the beam search, see `keras_attention.generation.beam_search`.
+        max_length: size of decoding states and bound of answers; the model's own `max_length` by default.
+        input_signature: nested `tf.TensorSpec` of the argument of a subclassed model.
+        samples: for another model, a list of its inputs to compare with; random ones by default.
+
+    Returns:
+        `ExportReport`.
+
+    Raises:
+        UsageError: what cannot be exported or written, and a comparison that failed; nothing is left behind then.
+
+    Example:
+        >>> report = export_saved_model(model, "exports/en_de", tokenizer=tokenizer)
+        >>> serve = tf.saved_model.load(report.path).signatures["translate"]
+        >>> serve(text=tf.constant(["Good morning"]))["text"]
+    """
+    folders.check_versions(path)
+    options = {"beams": beams, "length_penalty": length_penalty}
+    endpoints, capacity, own = {}, None, None
+    if decodes(model):
+        capacity = capacity_of(model, max_length)
+        endpoints = {endpoint.name: endpoint for endpoint in decoding_endpoints(model, capacity)}
+    if has_encoder(model):
+        answers = Answers(model, capacity, **options)
+        endpoints["generate"] = answers.generate()
+        if tokenizer is not None:
+            endpoints["translate"] = answers.translate(tokenizer)
+        endpoints["serving_default"] = endpoints["generate" if tokenizer is None else "translate"]
+    else:
+        own = own_endpoint(model, input_signature)
+        endpoints["serving_default"] = own[0]
+    with folders.beside(path) as temporary:
+        _write(temporary, endpoints, model, tokenizer)
+        graph_scan.check(temporary)
+        served = tf.saved_model.load(str(temporary)).signatures
+        comparison = saved_model_check.compare(
+            model, served, capacity=capacity, tokenizer=tokenizer, own=own, samples=samples, **options
+        )
+        _describe(temporary, endpoints, comparison, {**options, "max_length": capacity})
+        version = folders.move_as_version(temporary, path)
+    return ExportReport(version, comparison.largest, comparison.differences, tuple(sorted(endpoints)))
+
+
+def _write(folder, endpoints, model, tokenizer):
+    holder = tf.Module()
+    # Only what the functions use: no optimizer's slots, no metrics.
+    holder.weights = list({id(v): v for e in endpoints.values() for v in e.concrete.variables}.values())
+    holder.resources = [
+        part
+        for root in (model, tokenizer)
+        if isinstance(root, tf.__internal__.tracking.Trackable)
+        for part in tf.train.TrackableView(root).descendants()
+        if isinstance(part, tf.saved_model.experimental.TrackableResource)
+    ]
+    try:
+        tf.saved_model.save(
+            holder, str(folder), signatures={name: endpoint.concrete for name, endpoint in endpoints.items()}
+        )
+    except AssertionError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UsageError(
+            f"The model uses a table or variable that is no attribute of it ({reason}). Make it an attribute of the "
+            "model or of one of its layers."
+        ) from error
+
+
+def _describe(folder, endpoints, comparison, options):
+    """Writes export.json, for people and for our own loader; servers do not look into assets.extra."""
+    extra = folder / "assets.extra"
+    extra.mkdir()
+    imports = {name: list(endpoint.imports) for name, endpoint in endpoints.items()}
+    content = {
+        "kind": "saved_model",
+        "keras_attention": keras_attention.__version__,
+        "tensorflow": tf.__version__,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "note": "A process must import the modules under 'imports' before it loads the model, for all signatures.",
+        "imports": sorted({module for modules in imports.values() for module in modules}),
+        "options": options,
+        "signatures": {name: endpoint.described() for name, endpoint in endpoints.items()},
+        "differences_from_keras": comparison.differences,
+    }
+    (extra / "export.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
