@@ -1,4 +1,4 @@
-"""The approximations and recurrences of keras_attention.ops against float64 loops, at sizes that are all different."""
+"""Linear attention and random features against float64 loops, at sizes that are all different."""
 
 from functools import partial
 
@@ -6,61 +6,12 @@ import numpy as np
 import pytest
 import reference_kernels as reference
 import tensorflow as tf
+from kernel_checks import DV, B, D, H, S, T, X, assert_gradients, close, gradients, inputs, real_keys
 
+from keras_attention.layers import MultiHeadAttention
+from keras_attention.mechanisms import PerformerAttention
 from keras_attention.ops.linear import linear_attention
-
-B, H, T, S, D, DV = 2, 3, 11, 7, 4, 5
-X = np.array([[1, 0], [0, 1], [1, 1], [2, -1]], np.float32)[None, None]  # the public reports' example, [1, 1, 4, 2]
-
-
-def inputs(rng, queries=T, keys=None, scale=1.0):
-    keys = queries if keys is None else keys
-    shapes = (B, H, queries, D), (B, H, keys, D), (B, H, keys, DV)
-    return [rng.normal(0, scale, shape).astype("float32") for shape in shapes]
-
-
-def real_keys(rng, keys):
-    keep = rng.random((B, keys)) < 0.6
-    keep[0, :2] = False  # the first causal rows of one sequence have no key at all
-    keep[:, -1] = True
-    return keep
-
-
-def close(got, want, tolerance=1e-5):
-    np.testing.assert_allclose(np.asarray(got), want, rtol=tolerance, atol=tolerance)
-
-
-def gradients(function, arrays, upstream):
-    variables = [tf.constant(a) for a in arrays]
-    with tf.GradientTape() as tape:
-        tape.watch(variables)
-        loss = tf.reduce_sum(function(*variables) * upstream)
-    return [g.numpy() for g in tape.gradient(loss, variables)]
-
-
-def numeric_gradients(function, arrays, upstream, step=1e-5):
-    """Central differences of a float64 reference in a random direction of each input."""
-    out, rng = [], np.random.default_rng(0)
-    for i, array in enumerate(arrays):
-        direction = rng.normal(size=array.shape)
-        values = []
-        for sign in (1, -1):
-            moved = [np.asarray(a, np.float64) for a in arrays]
-            moved[i] = moved[i] + sign * step * direction
-            values.append((function(*moved) * upstream).sum())
-        out.append((direction, (values[0] - values[1]) / (2 * step)))
-    return out
-
-
-def assert_gradients(function, expected, arrays, upstream, tolerance=2e-3):
-    for got, (direction, want) in zip(
-        gradients(function, arrays, upstream), numeric_gradients(expected, arrays, upstream)
-    ):
-        assert np.isfinite(got).all()
-        np.testing.assert_allclose((got * direction).sum(), want, rtol=tolerance, atol=tolerance)
-
-
-# Linear attention
+from keras_attention.ops.random_features import orthogonal_features, performer_attention
 
 
 @pytest.mark.parametrize("feature_map", ["elu", "relu", "softplus"])
@@ -195,3 +146,61 @@ def test_linear_refuses_what_it_cannot_honour(rng):
         linear_attention(q, k, v, return_state=True)
     with pytest.raises(ValueError, match="must share their last axis"):
         linear_attention(q[..., :3], k, v)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_performer_equals_the_loop(rng, causal):
+    q, k, v = inputs(rng, T, S)
+    features = orthogonal_features(9, D, seed=3)
+    for mask in (None, real_keys(rng, S)):
+        want = reference.positive_features(q, k, v, features, mask, causal, eps=1e-6)
+        for chunk in (3, 128):
+            got = performer_attention(q, k, v, features, padding_mask=mask, use_causal_mask=causal, chunk_size=chunk)
+            close(got, want)
+
+
+def test_performer_features_are_orthogonal_and_as_long_as_normal_vectors():
+    rows = orthogonal_features(5000, 8, seed=1)
+    blocks = rows.reshape(-1, 8, 8)
+    products = blocks @ blocks.transpose(0, 2, 1)
+    assert np.abs(products - np.eye(8) * products).max() < 1e-4
+    np.testing.assert_allclose((rows**2).sum(axis=1).mean(), 8, rtol=0.02)
+    np.testing.assert_allclose(rows.mean(axis=0), 0, atol=0.05)
+    np.testing.assert_array_equal(rows, orthogonal_features(5000, 8, seed=1))
+    assert np.abs(rows - orthogonal_features(5000, 8, seed=2)).max() > 1
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_performer_error_against_softmax_falls_with_the_number_of_features(rng, causal):
+    q, k, v = inputs(rng, 24, scale=0.6)
+    want = reference.softmax(q, k, v, causal=causal)
+    errors = []
+    for count in (4, 64, 1024):
+        draws = (orthogonal_features(count, D, seed) for seed in range(5))
+        outputs = [performer_attention(q, k, v, rows, use_causal_mask=causal) for rows in draws]
+        errors.append(np.mean([np.abs(out - want).mean() for out in outputs]))
+    # Sixteen times as many features: a quarter of the error, in expectation.
+    assert errors[1] < 0.45 * errors[0] and errors[2] < 0.45 * errors[1], errors
+
+
+def test_performer_stays_finite_where_scores_are_enormous(rng):
+    q, k, v = (tf.constant(x) for x in inputs(rng, S, scale=60.0))
+    features = orthogonal_features(16, D, seed=0)
+    for attend in (performer_attention, partial(performer_attention, use_causal_mask=True)):
+        out = attend(q, k, v, features)
+        assert np.isfinite(out).all() and (np.abs(out) <= np.abs(v).max() * 1.001).all()
+        assert all(np.isfinite(g).all() for g in gradients(lambda *x: attend(*x, features), [q, k, v], 1.0))  # noqa: B023
+
+
+def test_performer_redraws_its_features_on_request(rng):
+    layer = MultiHeadAttention(8, 2, mechanism=PerformerAttention(num_features=6, seed=1))
+    x = rng.normal(size=(2, 5, 8)).astype("float32")
+    before, features = layer(x), layer.mechanism.features.numpy()
+    assert not any(w.path.endswith("features") for w in layer.trainable_weights)
+    layer.mechanism.redraw(seed=2)
+    assert np.abs(layer(x) - before).max() > 1e-4
+    layer.mechanism.redraw(seed=1)
+    np.testing.assert_array_equal(layer.mechanism.features, features)
+    np.testing.assert_array_equal(layer(x), before)
+    with pytest.raises(ValueError, match="seed must be an integer of at least 0"):
+        layer.mechanism.redraw(seed=None)
