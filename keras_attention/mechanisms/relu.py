@@ -2,7 +2,7 @@
 
 from keras_attention.mechanisms.base import Mechanism, Supports, register
 from keras_attention.mechanisms.softmax import attend_to_all
-from keras_attention.ops import relu
+from keras_attention.ops import checks, relu
 
 
 @register("relu")
@@ -13,12 +13,19 @@ class ReluAttention(Mechanism):
     the others. Choose it where softmax weights pile up on one place. Everything else is as with softmax: dense, time
     and memory O(T S). Scores cannot explode through an exponential, but they can grow: keep a norm before the layer.
 
+    Args:
+        score_clip: scores are kept within [-score_clip, score_clip]; None = no limit.
+
     Reference: Wortsman et al., "Replacing softmax with ReLU in Vision Transformers", 2023,
     https://arxiv.org/abs/2309.08586 (they divide by the length; here by the keys that are open to the query, so that
     padding and causality change no scale)
     """
 
     supports = Supports(grouped=True, paper="Wortsman et al. 2023, https://arxiv.org/abs/2309.08586")
+
+    def __init__(self, score_clip=None, **kwargs):
+        super().__init__(**kwargs)
+        self.score_clip = None if score_clip is None else checks.positive_number("score_clip", score_clip)
 
     def attend(self, q, k, v, *, mask, scale, bias=None, dropout=None, return_scores=False, training=False):
         return attend_to_all(
@@ -30,5 +37,9 @@ class ReluAttention(Mechanism):
             bias=bias,
             dropout=dropout,
             return_scores=return_scores,
+            score_clip=self.score_clip,
             weigh=relu.masked_relu,
         )
+
+    def get_config(self):
+        return {**super().get_config(), "score_clip": self.score_clip}

@@ -15,19 +15,35 @@ class SoftmaxAttention(Mechanism):
     Args:
         cache: what a decoding state keeps. `"full"`: all keys and values. `"rolling"`: those of the last `max_length`
             positions, in a ring that has no end: beyond that length a token sees itself and the max_length - 1 tokens
-            before it, which differs from one pass over the whole text. Free masks, biases and scores are refused there.
+            before it, which differs from one pass over the whole text. Free masks, biases, scores and `score_clip` are
+            refused there.
+        score_clip: scores (bias included) are kept within [-score_clip, score_clip]; the documents' 5.3 suggests 50
+            against losses that oscillate. A score beyond has no gradient. None = no limit.
 
     Reference: Vaswani et al., "Attention Is All You Need", 2017, https://arxiv.org/abs/1706.03762
     """
 
     supports = Supports(grouped=True, paper="Vaswani et al. 2017, https://arxiv.org/abs/1706.03762")
 
-    def __init__(self, cache="full", **kwargs):
+    def __init__(self, cache="full", score_clip=None, **kwargs):
         super().__init__(**kwargs)
         self.cache = checks.one_of("cache", cache, ("full", "rolling"))
+        self.score_clip = None if score_clip is None else checks.positive_number("score_clip", score_clip)
+        if cache == "rolling" and score_clip is not None:
+            self.refuse(f"score_clip={score_clip} with cache='rolling'", "cache='full'")
 
     def attend(self, q, k, v, *, mask, scale, bias=None, dropout=None, return_scores=False, training=False):
-        return attend_to_all(q, k, v, mask=mask, scale=scale, bias=bias, dropout=dropout, return_scores=return_scores)
+        return attend_to_all(
+            q,
+            k,
+            v,
+            mask=mask,
+            scale=scale,
+            bias=bias,
+            dropout=dropout,
+            return_scores=return_scores,
+            score_clip=self.score_clip,
+        )
 
     def init_state(self, owner, batch_size, dtype, max_length=None):
         if self.cache == "full":
@@ -55,11 +71,21 @@ class SoftmaxAttention(Mechanism):
         return super().capacity(state) if self.cache == "full" else None
 
     def get_config(self):
-        return {**super().get_config(), "cache": self.cache}
+        return {**super().get_config(), "cache": self.cache, "score_clip": self.score_clip}
 
 
 def attend_to_all(
-    q, k, v, *, mask, scale, bias=None, dropout=None, return_scores=False, weigh=dot_product.masked_softmax
+    q,
+    k,
+    v,
+    *,
+    mask,
+    scale,
+    bias=None,
+    dropout=None,
+    return_scores=False,
+    score_clip=None,
+    weigh=dot_product.masked_softmax,
 ):
     """Dense attention with weights `weigh(scores, allowed)`; the other arguments are those of `Mechanism.attend`.
 
@@ -73,6 +99,8 @@ def attend_to_all(
         k, v = k[:, :, None], v[:, :, None]
         q, allowed, bias = (_by_group(x, kv_heads) for x in (q, allowed, bias))
     scores, allowed = dot_product.biased_scores(q, k, scale, bias, allowed)
+    if score_clip is not None:
+        scores = tf.clip_by_value(scores, -score_clip, score_clip)
     weights = dot_product.dropped(weigh(scores, allowed), *(dropout or (0.0, None)))
     output = dot_product.weighted_sum(weights, v)
     results = (output, tf.cast(weights, q.dtype)) if return_scores else (output,)
