@@ -172,5 +172,7 @@ class _Writer:
 
 
 def _clean(text):
-    text = unicodedata.normalize("NFKC", text)
-    return " ".join("".join(letter for letter in text if unicodedata.category(letter) != "Cf").split())
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+        text = "".join(letter for letter in text if unicodedata.category(letter) != "Cf")
+    return " ".join(text.split())
