@@ -68,6 +68,11 @@ def test_every_form_is_in_training_and_test(german):
         "list": [r", and ", r", or ", r"^[\w ]+ and [\w ]+$", r"^[\w ]+ or [\w ]+$"],
         "number": [r"^[\d,]+$", r"\.\d", r"(thousand|million|billion)$"],
         "ordinal": [r"^\d+(st|nd|rd|th)$", r"^[a-z,-]+( |$)"],
+        "span": [
+            r"^[A-Z]..? \d+ – \d+, \d{4}$",
+            r"^[A-Z]\w+ \d+ – [A-Z]\w+ \d+, \d{4}$",
+            r"^[A-Z]\w+ – [A-Z]\w+ \d{4}$",
+        ],
         "time": [r"^\d+:\d+ [AP]M$", r"^\d+:\d+:\d+ [AP]M$"],
     }
     for part in ("train", "test"):

@@ -49,7 +49,7 @@ class Kind:
     Attributes:
         name: Its name in reports.
         draw: `draw(rng, years)` gives a value; only the given years occur in it.
-        forms: Functions `form(value, locale) -> str`.
+        forms: Functions `form(value, locale) -> str`; what raises an exception for a value cannot be written.
         dated: Whether its phrases show the year.
     """
 
@@ -137,8 +137,15 @@ def _datetime(value, locale, format):
     return dates.format_datetime(value, format, locale=locale)
 
 
-def _span(value, locale, skeleton):
-    return dates.format_interval(*value, skeleton, locale=locale)
+def _days(value, locale):
+    return dates.format_interval(*value, "yMMMd", locale=locale)
+
+
+def _months(value, locale):
+    start, end = value
+    if (start.year, start.month) == (end.year, end.month):
+        raise ValueError("no span of months")
+    return dates.format_interval(start, end, "yMMMM", locale=locale)
 
 
 def _money(value, locale, format_type):
@@ -206,7 +213,7 @@ KINDS = (
         "date and time", _moment, tuple(partial(_datetime, format=format) for format in ("short", "medium")), dated=True
     ),
     Kind("time", _moment, tuple(partial(_time, format=format) for format in ("short", "medium"))),
-    Kind("span", _draw_span, tuple(partial(_span, skeleton=skeleton) for skeleton in ("yMMMd", "yMd")), dated=True),
+    Kind("span", _draw_span, (_days, _months), dated=True),
     Kind("money", _draw_money, tuple(partial(_money, format_type=format_type) for format_type in ("standard", "name"))),
     Kind("measure", _draw_measure, tuple(partial(_measure, length=length) for length in ("long", "short"))),
     Kind("duration", _draw_duration, (_duration, partial(_relative, sign=1), partial(_relative, sign=-1))),

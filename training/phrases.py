@@ -124,14 +124,15 @@ class _Writer:
         self.kind, self.locales, self.seed = kind, locales, seed
         rng = np.random.default_rng(0)
         probes = [kind.draw(rng, range(FIRST_YEAR, LAST_YEAR + 1)) for _ in range(_PROBES)]
-        self.forms = []  # (form, rivals)
+        self.forms = []  # (form, its rivals: earlier forms that some values make it look like)
         written = []
         for form in kind.forms:
             pairs = [self._write(form, value) for value in probes]
-            if None in pairs:
+            if pairs.count(None) > _PROBES // 2:
                 continue
-            # The English long date in May looks like the medium one, whose German is another.
-            clashes = [[self._clash(one, other) for one, other in zip(pairs, earlier)] for earlier in written]
+            # The English long date in May looks like the medium one, whose German is another: such values are passed
+            # over, and a form that always looks like another is left out.
+            clashes = [[self._clash(*both) for both in zip(pairs, earlier) if both[0]] for earlier in written]
             if any(map(all, clashes)):
                 continue
             self.forms.append((form, [self.forms[i][0] for i, clash in enumerate(clashes) if any(clash)]))
