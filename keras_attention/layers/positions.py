@@ -31,6 +31,7 @@ class PositionalEncoding(keras.layers.Layer):
     Call arguments:
         x: [B, T, d_model].
         positions: integer [B, T] or [T], the position of each token, for decoding with a state; 0 .. T - 1 by default.
+        limit: where it is known that all positions lie below it; a static one is checked like a length.
 
     Returns:
         [B, T, d_model] in the compute dtype. The implicit mask of x goes on.
@@ -53,15 +54,19 @@ class PositionalEncoding(keras.layers.Layer):
             name="position_emb", shape=(self.max_len, self.d_model), initializer=self.initializer
         )
 
-    def call(self, x, positions=None):
+    def call(self, x, positions=None, limit=None):
         table = tf.cast(self.position_emb, x.dtype)
         length = checks.sizes(x)[1]
         if positions is None and self.beyond == "interpolate":
             return x + self._stretched(table, length)
+        what, remedy = f"positions (max_len={self.max_len})", "a larger max_len or beyond="
+        if isinstance(limit, int) and self.beyond == "error" and positions is not None:
+            rows_or_nan(table, tf.constant([limit - 1]), what, remedy)
+            return x + tf.gather(table, positions)
         positions = tf.range(length) if positions is None else tf.cast(positions, tf.int32)
         if self.beyond == "clip":
             return x + tf.gather(table, tf.clip_by_value(positions, 0, self.max_len - 1))
-        return x + rows_or_nan(table, positions, f"positions (max_len={self.max_len})", "a larger max_len or beyond=")
+        return x + rows_or_nan(table, positions, what, remedy)
 
     def _stretched(self, table, length):
         # Endpoints stay endpoints; up to max_len nothing is stretched.
@@ -96,6 +101,7 @@ class SinusoidalEncoding(keras.layers.Layer):
     Call arguments:
         x: [B, T, d].
         positions: integer [B, T] or [T]; 0 .. T - 1 by default.
+        limit: where it is known that all positions lie below it: that many angles are computed, not one for each token.
 
     Returns:
         [B, T, d] in the compute dtype. The implicit mask of x goes on.
@@ -111,9 +117,13 @@ class SinusoidalEncoding(keras.layers.Layer):
         if x_shape[-1] is None:
             raise ValueError("SinusoidalEncoding needs a known width. Got an input of unknown width.")
 
-    def call(self, x, positions=None):
-        positions = tf.range(checks.sizes(x)[1]) if positions is None else positions
-        return x + tf.cast(sinusoids(positions, x.shape[-1]), x.dtype)
+    def call(self, x, positions=None, limit=None):
+        width = x.shape[-1]
+        if positions is None:
+            return x + tf.cast(sinusoids(tf.range(checks.sizes(x)[1]), width), x.dtype)
+        if limit is None:
+            return x + tf.cast(sinusoids(positions, width), x.dtype)
+        return x + tf.gather(tf.cast(sinusoids(tf.range(limit), width), x.dtype), positions)
 
     def compute_output_shape(self, x_shape):
         return x_shape

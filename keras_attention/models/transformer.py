@@ -339,16 +339,12 @@ class Transformer(keras.Model):
     # --- parts ----------------------------------------------------------------------------------------------------
 
     def _embed(self, embedding, encoding, ids, positions=None, training=False):
+        limit = None
         if positions is None:
-            length = ids.shape[1]
-            if self._config["positions"] == "learned" and length is not None and length > self.max_length:
-                raise ValueError(
-                    f"Learned positions know max_length={self.max_length}. Got a sequence of length {length}: use a "
-                    "larger max_length or positions='sinusoidal'."
-                )
             # Counted over real tokens, as in decoding: padding on the left moves nothing.
             positions = tf.maximum(tf.cumsum(tf.cast(tf.not_equal(ids, PAD), tf.int32), axis=1) - 1, 0)
-        return self.embedding_dropout(encoding(embedding(ids), positions=positions), training=training)
+            limit = checks.sizes(ids)[1]
+        return self.embedding_dropout(encoding(embedding(ids), positions=positions, limit=limit), training=training)
 
     def _logits(self, x):
         if self.decoder_norm is not None:

@@ -1,0 +1,40 @@
+"""The `keras-attention` command: thin, one file per command in `keras_attention.commands`."""
+
+import sys
+
+import typer
+
+from keras_attention.errors import UsageError
+
+
+def build_app():
+    """The typer application with all commands."""
+    from keras_attention.commands import export, train, translate
+
+    app = typer.Typer(
+        name="keras-attention",
+        help="Train attention models, export them for TensorFlow Serving and ONNX Runtime, and use them.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.add_typer(train.app, name="train")
+    app.add_typer(export.app, name="export")
+    app.command("translate")(translate.translate)
+    return app
+
+
+def main(argv=None):
+    """Runs one command and ends the process: 0, or 2 with one line on standard error for bad input, 130 for Ctrl-C."""
+    try:
+        build_app()(args=argv)
+    except UsageError as error:
+        print(f"keras-attention: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("keras-attention: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
