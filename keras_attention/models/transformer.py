@@ -343,7 +343,7 @@ class Transformer(keras.Model):
         if positions is None:
             # Counted over real tokens, as in decoding: padding on the left moves nothing.
             positions = tf.maximum(tf.cumsum(tf.cast(tf.not_equal(ids, PAD), tf.int32), axis=1) - 1, 0)
-            limit = checks.sizes(ids)[1]
+            limit = checks.sizes(positions)[1]
         return self.embedding_dropout(encoding(embedding(ids), positions=positions, limit=limit), training=training)
 
     def _logits(self, x):
