@@ -41,3 +41,6 @@ class Recurrent(Mechanism):
 
     def attend_state(self, q, k, v, *, state, valid, mask, expand, scale, **_):
         return self.read(q, expand(k), expand(v), padding_mask=valid, causal=True, scale=scale, state=state)
+
+    def capacity(self, state):
+        return None
