@@ -91,12 +91,11 @@ def beam(model, memory, start, *, beams, end_id, limit, alpha):
         for total, tokens in running:
             log_probs = model.log_probs(memory, [start, *tokens])
             proposals += [(total + log_probs[token], [*tokens, token]) for token in range(model.vocabulary)]
-        places = [(score, tokens, None) for score, tokens in ended]
-        places += [(total / penalty(length, alpha), tokens, total) for total, tokens in proposals]
-        places = sorted(places, key=lambda place: -place[0])[:beams]
-        complete = [p for p in places if p[2] is not None and (p[1][-1] == end_id or length == limit)]
-        running = [(total, tokens) for _, tokens, total in places if total is not None and tokens[-1] != end_id]
-        ended = sorted(ended + [(score, tokens) for score, tokens, _ in complete], key=lambda e: -e[0])[:beams]
+        proposals = sorted(proposals, key=lambda proposal: -proposal[0])[:beams]
+        complete = [(total, tokens) for total, tokens in proposals if tokens[-1] == end_id or length == limit]
+        running = [(total, tokens) for total, tokens in proposals if tokens[-1] != end_id]
+        ended += [(total / penalty(length, alpha), tokens) for total, tokens in complete]
+        ended = sorted(ended, key=lambda answer: -answer[0])[:beams]
         if length == limit or not running:
             break
     return ended

@@ -133,13 +133,17 @@ def test_a_row_depends_neither_on_the_others_nor_on_their_order(rng):
         assert (together.lengths.numpy().reshape(5, -1).max(axis=1) <= limits).all()
 
 
-@pytest.mark.parametrize("alpha, most_steps", [(0.0, 3), (0.6, 35)])
-def test_an_ended_hypothesis_is_frozen_and_the_search_stops_early(alpha, most_steps):
-    """The end is nearly certain at once: it is the first answer as it was, and the search for a second one stops when
-    none can come. With a penalty of 0.6 a hypothesis could still gain from length, so that takes longer.
+@pytest.mark.parametrize("alpha, steps", [(0.0, 2), (0.6, 26), (-0.6, 2)])
+def test_an_ended_hypothesis_is_frozen_and_the_search_stops_when_nothing_can_beat_it(alpha, steps):
+    """The end is nearly certain at once, and the second answer, with a sum of -12.72, comes in the second step.
+
+    From then on a hypothesis at -12.72 loses 1.40 in each step. Without a penalty it cannot win any more. With 0.6 it
+    could until its sum over the penalty of fifty tokens, 3.78, is below -12.72 / 1.097: after 23 steps more.
     """
-    table = np.zeros((4, 4), "float32")
+    table = np.zeros((6, 6), "float32")
     table[START, END] = 12.0
+    table[0, END] = table[0, 3] = 5.0
+    table[3, 3] = 0.5
     calls = []
 
     def step(tokens, state):
@@ -147,10 +151,10 @@ def test_an_ended_hypothesis_is_frozen_and_the_search_stops_early(alpha, most_st
         return tf.gather(table, tokens), state
 
     result = beam_search(step, reorder, {}, [START], beams=2, end_id=END, max_new_tokens=50, length_penalty=alpha)
-    (tokens, score), _ = rows_of(result, 0)
-    assert tokens == [END]
-    np.testing.assert_allclose(score, -np.log1p(3 * np.exp(-12.0)), rtol=1e-2)
-    assert 2 <= len(calls) <= most_steps
+    answers = rows_of(result, 0)
+    assert answers[0][0] == [END] and answers[1][0] == [0, END]
+    np.testing.assert_allclose(answers[0][1], -np.log1p(5 * np.exp(-12.0)) / reference.penalty(1, alpha), atol=1e-6)
+    assert len(calls) == steps
 
 
 def test_an_early_end_does_not_stop_a_search_that_a_longer_answer_wins():
@@ -293,10 +297,39 @@ def test_forbidden_tokens_are_never_taken_and_make_no_nan():
     result = greedy(step, {}, [START], end_id=END, max_new_tokens=3)
     assert rows_of(result, 0) == [([3, 3, 3], 0.0)] and result.overflow.numpy().tolist() == [0]
 
+    options = {"end_id": END, "max_new_tokens": 3, "forbidden": (3, PAD)}
+    assert greedy(step, {}, [START], **options).overflow.numpy().tolist() == [1]
+
     def nothing_allowed(tokens, state):
         return tf.fill([tf.shape(tokens)[0], 4], -np.inf), state
 
     assert greedy(nothing_allowed, {}, [START], end_id=END, max_new_tokens=3).overflow.numpy().tolist() == [1]
+
+
+@pytest.mark.parametrize("beams", [None, 3])
+def test_forbidden_ids_are_as_if_not_in_the_vocabulary(rng, beams):
+    """Their logits are the highest ones, or NaN, which ends the row as it does anywhere."""
+    logits = rng.normal(0, 1, (3, 7)).astype("float32")
+    logits[:, [0, 5]] += 9
+    logits[2, 5] = np.nan
+    others = [1, 2, 3, 4, 6]
+
+    def search(columns, end_id, forbidden):
+        def step(tokens, state):
+            return tf.gather(logits[:, columns], state), state
+
+        options = {"end_id": end_id, "max_new_tokens": 4, "forbidden": forbidden}
+        if beams:
+            return beam_search(step, reorder, tf.range(3), [1] * 3, beams=beams, **options)
+        return greedy(step, tf.range(3), [1] * 3, **options)
+
+    whole, part = search(np.arange(7), 2, (0, 5)), search(others, 1, ())
+    for row in range(2):
+        expected = [([others[token] for token in tokens], score) for tokens, score in rows_of(part, row)]
+        got = rows_of(whole, row)
+        assert [tokens for tokens, _ in got] == [tokens for tokens, _ in expected]
+        np.testing.assert_allclose([score for _, score in got], [score for _, score in expected], rtol=1e-6)
+    assert whole.overflow.numpy().tolist() == [0, 0, 1]
 
 
 def test_ties_take_the_lowest_token():
@@ -434,6 +467,7 @@ def test_a_body_that_changes_the_kind_of_a_value_is_named():
         ({"max_new_tokens": [1, 2, 3]}, r"one limit for each row. Got shape \(3,\)"),
         ({"max_new_tokens": [1.0, 2.0]}, "dtype float32"),
         ({"buffer_length": -2}, "buffer_length"),
+        ({"forbidden": (1, -1)}, "every id in forbidden must be a whole number of at least 0. Got -1"),
         ({"pad_id": -1}, "pad_id must be a whole number of at least 0"),
         ({"beams": 0}, "beams must be a whole number of at least 1. Got 0"),
         ({"beams": True}, "beams must be a whole number"),

@@ -1,8 +1,19 @@
-"""Searches over any `step(tokens, state) -> (logits, state)`."""
+"""Searches over any `step(tokens, state) -> (logits, state)`, and translation by whatever holds a model."""
 
 from keras_attention.generation.beam import beam_search
+from keras_attention.generation.best_answer import best_answer
 from keras_attention.generation.greedy import greedy
+from keras_attention.generation.limits import answer_limits
 from keras_attention.generation.result import GenerationResult
+from keras_attention.generation.translator import Translator
 from keras_attention.generation.uncached import greedy_uncached
 
-__all__ = ["GenerationResult", "beam_search", "greedy", "greedy_uncached"]
+__all__ = [
+    "GenerationResult",
+    "Translator",
+    "answer_limits",
+    "beam_search",
+    "best_answer",
+    "greedy",
+    "greedy_uncached",
+]

@@ -72,3 +72,8 @@ def row_limits(max_new_tokens, start_tokens, buffer_length):
         limits = tf.fill(tf.shape(start_tokens), width)
         limits.set_shape(start_tokens.shape)
     return limits, width
+
+
+def token_ids(name, ids):
+    """`ids` as a tuple of Python ints; the error names the argument."""
+    return tuple(whole_number(f"every id in {name}", id, least=0) for id in ids)

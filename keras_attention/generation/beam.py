@@ -4,7 +4,7 @@ import math
 
 import tensorflow as tf
 
-from keras_attention.generation.arguments import row_limits, start_token_vector, whole_number
+from keras_attention.generation.arguments import row_limits, start_token_vector, token_ids, whole_number
 from keras_attention.generation.loop import run_loop
 from keras_attention.generation.next_tokens import best_tokens
 from keras_attention.generation.result import GenerationResult
@@ -27,18 +27,17 @@ def beam_search(
     pad_id=0,
     max_new_tokens,
     length_penalty=0.6,
+    forbidden=(),
     buffer_length=None,
 ):
     """Keep the `beams` best hypotheses of every row until no running one can still be among them.
 
-    The K places of a row are shared by the hypotheses that have ended and those that go on. In each step every running
-    hypothesis proposes its best tokens; the K best of those, measured by their score so far, and of the ended ones,
-    measured by their final score, hold the places. A hypothesis that gets a place with the end token is frozen: its
-    tokens and score never change again, it takes no part in later steps, and though better ones may take its place
-    it stays among the answers for as long as it is one of the K best that ended. A row is done when its K places are
-    held by ended hypotheses, when no running one can reach the score of the worst of K ended ones whatever follows
-    (log-probabilities are at most 0 and the largest penalty ahead is known, so the bound is exact), or at its limit,
-    where running hypotheses are answers as they are.
+    In each step the running hypotheses of a row propose their next tokens, and the K proposals with the highest sum of
+    log-probabilities live on. One that got the end token is frozen: its tokens and its score never change again, it
+    takes no place from those that run, and it stays among the answers for as long as it is one of the K best that
+    ended. A row is done when nothing runs any more; when it has K answers and no running hypothesis can reach the
+    score of the worst of them, whatever follows (log-probabilities are at most 0 and the largest penalty ahead is
+    known, so this loses nothing); or at its limit, where running hypotheses become answers as they are.
 
     A search with one beam is the greedy search, exactly. The score of a hypothesis is the sum of its log-probabilities
     divided by `((5 + n) / 6) ** length_penalty`, with n the number of *generated* tokens, the end token included and
@@ -46,9 +45,9 @@ def beam_search(
 
     Runs eagerly, inside `tf.function` (so in a SavedModel), and under `jit_compile=True` when the state keeps its
     shape and the width of the result is known while tracing; AutoGraph does not reach into `step`. What a row gets
-    does not depend on the other rows. Equal logits of one hypothesis are taken lowest token id first, equal scores in
-    the order ended before running, then better-ranked parent first. Costs `beams` rows of `step` for each row of the
-    batch.
+    does not depend on the other rows. Equal logits of one hypothesis are taken lowest token id first, equal sums
+    better-ranked parent first, and of equal scores the one that ended first is the better. Costs `beams` rows of
+    `step` for each row of the batch.
 
     Args:
         step: function `(tokens [B * beams] int32, state) -> (logits [B * beams, V], state)`. Rows of hypotheses that
@@ -64,6 +63,8 @@ def beam_search(
         max_new_tokens: the most tokens to generate, the end token included: an int, or integers `[B]`, one limit a row.
         length_penalty: the exponent. 0 compares plain sums and so favours short answers, 0.6 is a usual choice for
             translation, a larger one favours longer answers.
+        forbidden: ids that are never generated, such as those of padding and of the begin of a sentence; they have
+            no part in the probabilities.
         buffer_length: a bound for `max_new_tokens`, for a graph that takes them as a tensor and needs a static width.
 
     Returns:
@@ -82,6 +83,7 @@ def beam_search(
     limits, width = row_limits(max_new_tokens, start_tokens, buffer_length)
     beams = whole_number("beams", beams, least=1)
     pad_id = whole_number("pad_id", pad_id, least=0)
+    forbidden = token_ids("forbidden", forbidden)
     alpha = float(length_penalty)
     if not math.isfinite(alpha):
         raise ValueError(f"length_penalty must be a finite number. Got {length_penalty!r}.")
@@ -100,7 +102,7 @@ def beam_search(
     def next_tokens(position, last, state, sums, tokens, ended, overflow):
         # sums [B, K]: log-probability of each running hypothesis, -inf where a place holds none.
         logits, state = step(tf.reshape(last, [-1]), state)
-        best, log_probs, usable = best_tokens(logits, beams)  # [B * K, C], [B * K, C], [B * K]
+        best, log_probs, usable = best_tokens(logits, beams, forbidden)  # [B * K, C], [B * K, C], [B * K]
         choices = best.shape[-1] if best.shape[-1] is not None else tf.shape(best)[-1]
         usable = tf.reshape(usable, [batch, beams])
 
@@ -117,12 +119,7 @@ def beam_search(
         histories = tf.gather(tokens, parents, batch_dims=1)  # [B, K, N]
         histories = tf.where(columns == position, new_tokens[:, :, None], histories)
 
-        # The K places: ended hypotheses with their final score against proposals with their score so far.
-        rivals = tf.concat([ended["scores"], stuck_scores, new_scores], axis=1)  # [B, 3K]
-        _, places = tf.math.top_k(rivals, k=beams)
-        placed = tf.reduce_any(places[:, :, None] == 2 * beams + tf.range(beams), axis=1)  # [B, K] of the proposals
-        placed &= new_sums > -math.inf
-        complete = placed & ((new_tokens == end_id) | (position + 1 >= limits))
+        complete = (new_tokens == end_id) | (position + 1 >= limits)
         ended = _best_ended(
             scores=tf.concat([ended["scores"], stuck_scores, tf.where(complete, new_scores, impossible)], axis=1),
             lengths=tf.concat(
@@ -133,7 +130,7 @@ def beam_search(
             pad_id=pad_id,
         )
 
-        sums = tf.where(placed & ~complete, new_sums, impossible)
+        sums = tf.where(complete, impossible, new_sums)
         # Sums only fall, so the best a running hypothesis can reach is its sum over the largest penalty ahead: the
         # one at the limit, or with a negative exponent the next one.
         largest_penalty = tf.maximum(length_penalty_of(position + 1, alpha), penalty_at_limit)

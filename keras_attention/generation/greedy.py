@@ -2,14 +2,14 @@
 
 import tensorflow as tf
 
-from keras_attention.generation.arguments import row_limits, start_token_vector, whole_number
+from keras_attention.generation.arguments import row_limits, start_token_vector, token_ids, whole_number
 from keras_attention.generation.loop import run_loop
 from keras_attention.generation.next_tokens import best_tokens
 from keras_attention.generation.result import GenerationResult
 
 
 @tf.autograph.experimental.do_not_convert
-def greedy(step, state, start_tokens, *, end_id, pad_id=0, max_new_tokens, buffer_length=None):
+def greedy(step, state, start_tokens, *, end_id, pad_id=0, max_new_tokens, forbidden=(), buffer_length=None):
     """Extend every row by its most probable next token until it ends.
 
     One call of `step` a token for the whole batch; the loop stops when the last row has ended. Runs eagerly, inside
@@ -27,6 +27,8 @@ def greedy(step, state, start_tokens, *, end_id, pad_id=0, max_new_tokens, buffe
         pad_id: what fills the result after a row's end.
         max_new_tokens: the most tokens to generate, the end token included: an int, or integers `[B]` with one limit
             for each row, so that one call (or one served signature) holds sentences of different lengths.
+        forbidden: ids that are never generated, such as those of padding and of the begin of a sentence; they have
+            no part in the probabilities.
         buffer_length: a bound for `max_new_tokens`, for a graph that takes them as a tensor and needs a static width
             (XLA); no row generates more. Without it the width is the largest of the limits.
 
@@ -47,6 +49,7 @@ def greedy(step, state, start_tokens, *, end_id, pad_id=0, max_new_tokens, buffe
     start_tokens = start_token_vector(start_tokens)
     limits, width = row_limits(max_new_tokens, start_tokens, buffer_length)
     pad_id = whole_number("pad_id", pad_id, least=0)
+    forbidden = token_ids("forbidden", forbidden)
     batch = tf.shape(start_tokens)[0]
     columns = tf.range(width)
 
@@ -55,7 +58,7 @@ def greedy(step, state, start_tokens, *, end_id, pad_id=0, max_new_tokens, buffe
 
     def next_token(position, last, state, running, tokens, lengths, scores, overflow):
         logits, state = step(last, state)
-        best, log_probs, usable = best_tokens(logits, 1)
+        best, log_probs, usable = best_tokens(logits, 1, forbidden)
         best, log_probs = best[:, 0], log_probs[:, 0]  # [B]
         extended = running & usable
         overflow = tf.where(running & ~usable, 1, overflow)

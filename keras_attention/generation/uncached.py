@@ -6,7 +6,7 @@ from keras_attention.generation.arguments import start_token_vector
 from keras_attention.generation.greedy import greedy
 
 
-def greedy_uncached(logits_fn, start_tokens, *, end_id, pad_id=0, max_new_tokens, buffer_length=None):
+def greedy_uncached(logits_fn, start_tokens, *, end_id, pad_id=0, max_new_tokens, forbidden=(), buffer_length=None):
     """`greedy`, with a model that reads all tokens so far again for every new one.
 
     Token n costs a pass over n positions, so N tokens cost N (N + 1) / 2 positions instead of N. It is here as the
@@ -15,7 +15,7 @@ def greedy_uncached(logits_fn, start_tokens, *, end_id, pad_id=0, max_new_tokens
     Args:
         logits_fn: function `tokens [B, T] int32 -> logits [B, T, V]`; the logits of the last position are used. Rows
             that have ended go on with `pad_id`, and are ignored.
-        start_tokens, end_id, pad_id, max_new_tokens, buffer_length: as in `greedy`.
+        start_tokens, end_id, pad_id, max_new_tokens, forbidden, buffer_length: as in `greedy`.
 
     Returns:
         `GenerationResult`, as from `greedy`.
@@ -33,5 +33,6 @@ def greedy_uncached(logits_fn, start_tokens, *, end_id, pad_id=0, max_new_tokens
         end_id=end_id,
         pad_id=pad_id,
         max_new_tokens=max_new_tokens,
+        forbidden=forbidden,
         buffer_length=buffer_length,
     )
