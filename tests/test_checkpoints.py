@@ -237,6 +237,10 @@ def test_an_error_before_the_run_begins_leaves_no_folder(tmp_path):
     with pytest.raises(UsageError, match="bad data"), RunFolder(tmp_path / "run").claimed(False):
         raise UsageError("bad data")
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UsageError), RunFolder(tmp_path / "mine").claimed(False):
+        raise UsageError("bad data")
+    assert [p.name for p in tmp_path.rglob("*")] == ["mine"]
 
 
 def test_reading_says_what_is_missing_or_damaged(tmp_path):

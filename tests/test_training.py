@@ -221,8 +221,9 @@ def test_an_average_does_not_depend_on_an_interruption(corpus, tmp_path):
 def commanded(corpus, tmp_path_factory):
     """A run by the command line, long enough to learn something, with TensorBoard and real translations."""
     out = tmp_path_factory.mktemp("commanded") / "run"
-    chosen = options(corpus, out, d_model=32, dropout=0.0, epochs=6, bleu_every=3, validation_sentences=9)
-    translation.main([*arguments(chosen), "--no-tensorboard"])
+    changes = {"d_model": 32, "dropout": 0.0, "epochs": 6, "bleu_every": 3, "validation_sentences": 9}
+    chosen = options(corpus, out, **changes, tensorboard=True)
+    translation.main(arguments(chosen))
     return out, chosen
 
 
@@ -246,6 +247,8 @@ def test_the_loss_falls_and_every_piece_reads_alone(commanded, corpus):
     assert metrics["parameters"] == model.count_params() and not model.compiled
     assert type(model).from_config(config["model"]).get_config() == model.get_config()
     assert SentencePieceTokenizer.load(run.tokenizer_path).vocab_size == model.target_vocab_size
+
+    assert all(list((run.logs_path / split).glob("events.*")) for split in ("train", "validation"))
 
     # The model on disk is the one whose scores stand in metrics.json.
     splits = translation.load_corpus(chosen).splits
@@ -329,3 +332,29 @@ def test_bad_input_is_one_line_and_leaves_nothing(capsys, tmp_path, corpus):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty.tsv", "one.tsv"]
     with pytest.raises(UsageError, match="--out needs the name of a folder"):
         TrainOptions(out="")
+
+
+# ---- other precisions, compiled steps ----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{"precision": "mixed_float16"}, {"jit_compile": True}], ids=str)
+def test_interrupted_in_half_precision_or_compiled(corpus, tmp_path, changes):
+    chosen = {"steps": 9, "epochs": None, **changes}
+    train(options(corpus, tmp_path / "whole", **chosen))
+    with pytest.raises(KeyboardInterrupt):
+        train(options(corpus, tmp_path / "broken", **chosen), [At(6, raises(KeyboardInterrupt()))])
+    train(options(corpus, tmp_path / "broken", resume=True, **chosen))
+    assert_same_run(tmp_path / "whole", tmp_path / "broken")
+    policy = RunFolder(tmp_path / "whole").load_model().dtype_policy.name
+    assert policy == changes.get("precision", "float32") and keras.config.dtype_policy().name == "float32"
+
+
+def test_embedded_phrases_and_a_budget_of_time(tmp_path, capsys):
+    out = tmp_path / "run"
+    chosen = options("embedded", out, phrases=300, minutes=1e-3, epochs=None, tokens_per_batch=4096, vocab_size=300)
+    metrics = train(chosen)
+    assert metrics["steps"] == 1 and metrics["epochs"] in (0, 1)  # the first step uses it up; scores come all the same
+    assert metrics == RunFolder(out).read_metrics()
+    kinds = [name for name in metrics if name.startswith("exact_match/")]
+    assert len(kinds) >= 8

@@ -38,9 +38,12 @@ def typer_command(options_class, run, doc):
         )
 
     def command(context, **values):
-        return run(
-            {name: value for name, value in values.items() if context.get_parameter_source(name).name == "COMMANDLINE"}
-        )
+        given = {n: v for n, v in values.items() if context.get_parameter_source(n).name == "COMMANDLINE"}
+        try:
+            run(given)
+        except KeyboardInterrupt as interruption:
+            # The shell's code for the signal; typer would make it 1.
+            raise SystemExit(getattr(interruption, "exit_code", 130)) from None
 
     command.__signature__ = inspect.Signature(parameters)
     command.__annotations__ = {p.name: p.annotation for p in parameters}

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 
 import keras
@@ -165,7 +165,8 @@ class ResumableTraining(keras.callbacks.Callback):
         def on_signal(number, frame):
             if self._in_step and self._signal is None:
                 self._signal = number
-                print("\nstopping after this step; press Ctrl-C again to stop at once", flush=True)
+                with suppress(RuntimeError):  # the signal may have come in the middle of another print
+                    print("\nstopping after this step; press Ctrl-C again to stop at once", flush=True)
             else:
                 raise _interruption(number)
 

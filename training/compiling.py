@@ -25,9 +25,7 @@ def compile_model(model, options):
     optimizer = keras.optimizers.Adam(
         WarmupInverseSqrt(options.learning_rate, options.warmup), beta_1=0.9, beta_2=0.98, epsilon=1e-9
     )
-    if options.precision == "mixed_float16":
-        # Keras would do this by itself only where the model's own policy is mixed_float16.
-        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    optimizer = with_loss_scaling(optimizer, options.precision)
     metrics = [TokenLoss(options.label_smoothing), MaskedAccuracy()]
     model.compile(
         optimizer,
@@ -49,6 +47,21 @@ def versions():
         "tensorflow": tf.__version__,
         "python": platform.python_version(),
     }
+
+
+def with_loss_scaling(optimizer, precision):
+    """The optimizer, scaling the loss where gradients in half precision would vanish without it.
+
+    Keras does this on its own only where the model itself, and not just its layers, has the policy mixed_float16; said
+    here explicitly, it does not depend on that. bfloat16 has the range of float32 and needs no scaling.
+
+    Args:
+        optimizer: Keras optimizer.
+        precision: name of the dtype policy that the layers compute in.
+    """
+    if precision in ("mixed_float16", "float16"):
+        return keras.optimizers.LossScaleOptimizer(optimizer)
+    return optimizer
 
 
 @contextmanager

@@ -76,6 +76,7 @@ class RunFolder:
         if resume and not self.path.is_dir():
             raise UsageError(f"{self.path} does not exist. There is no run to resume; leave --resume out to start one.")
         self._check_content(resume)
+        is_new = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = open(self.path / ".lock", "a")  # noqa: SIM115 closed below, after the caller's block
@@ -92,13 +93,11 @@ class RunFolder:
             try:
                 yield
             finally:
-                self._leave_nothing_behind()
-
-    def _leave_nothing_behind(self):
-        """After an error before the run began: no folder that looks like one."""
-        if [entry.name for entry in self.path.iterdir()] == [".lock"]:
-            (self.path / ".lock").unlink()
-            self.path.rmdir()
+                # After an error before the run began, nothing stays.
+                if [entry.name for entry in self.path.iterdir()] == [".lock"]:
+                    (self.path / ".lock").unlink()
+                    if is_new:
+                        self.path.rmdir()
 
     def _check_content(self, resume):
         if resume:
@@ -163,6 +162,8 @@ class RunFolder:
     def load_model(self):
         """The finished model, not compiled."""
         import keras
+
+        import keras_attention.models  # noqa: F401  registers the classes that the file names
 
         path = self.require(self.model_path)
         try:
