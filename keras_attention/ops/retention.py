@@ -92,8 +92,8 @@ def retention_chunkwise(
 ):
     """Chunks in parallel, the memory carried from chunk to chunk by one small matrix of decays, without a loop.
 
-    Cost O(T * chunk_size * D + (T / chunk_size)^2 * D * Dv). The second part, quadratic in the number of chunks, is the
-    smaller one up to T = 2 * chunk_size^3 / D (8192 for 64 and 64), and D / (2 * chunk_size^2) of dense attention's cost
+    Cost O(T * chunk_size * D + (T / chunk_size)^2 * D * Dv). The second part, quadratic in the number of chunks, is
+    the smaller one up to T = 2 * chunk_size^3 / D (8192 for 64 and 64), and D / (2 * chunk_size^2) of dense attention's cost
     beyond (1/128). Memory O(T * (chunk_size + D * Dv / chunk_size)).
 
     Args:
