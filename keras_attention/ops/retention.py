@@ -93,8 +93,8 @@ def retention_chunkwise(
     """Chunks in parallel, the memory carried from chunk to chunk by one small matrix of decays, without a loop.
 
     Cost O(T * chunk_size * D + (T / chunk_size)^2 * D * Dv). The second part, quadratic in the number of chunks, is
-    the smaller one up to T = 2 * chunk_size^3 / D (8192 for 64 and 64), and D / (2 * chunk_size^2) of dense attention's cost
-    beyond (1/128). Memory O(T * (chunk_size + D * Dv / chunk_size)).
+    the smaller one up to T = 2 * chunk_size^3 / D (8192 for 64 and 64), and D / (2 * chunk_size^2) = 1/128 of dense
+    attention's cost beyond. Memory O(T * (chunk_size + D * Dv / chunk_size)).
 
     Args:
         q, k, v, log_decay, padding_mask, scale, normalize: as for `retention_parallel`; log_decay not below
