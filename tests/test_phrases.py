@@ -57,7 +57,9 @@ def test_held_out_dates_come_from_years_that_training_never_saw(german):
                 assert shown == years(target) or shown == {int(target.split(",")[0][-2:])}, (source, target)
                 seen[part] |= shown
     assert not seen["train"] & (seen["validation"] | seen["test"])
-    assert len(seen["train"]) == 88 and len(seen["test"]) == 12
+    assert len(seen["train"]) == 90 and len(seen["test"]) == 10
+    # One of each decade, and of each last digit.
+    assert len({year // 10 for year in seen["test"]}) == len({year % 10 for year in seen["test"]}) == 10
 
 
 def test_every_form_is_in_training_and_test(german):

@@ -9,7 +9,6 @@ from keras_attention.errors import UsageError
 from keras_attention.training.pairs import Pairs, hash_place, normalised
 
 FEWEST_KINDS = 8
-HELD_OUT_YEARS = 12
 _HELD_OUT_SHARE = 0.1
 _PROBES = 100
 
@@ -18,7 +17,7 @@ def phrase_pairs(count=24_000, *, source_locale="en", target_locale="de", seed=0
     """Dates, times, spans, money, measures, durations, lists, numbers, percentages, number words and ordinals.
 
     The same value is written in the same form by two locales, so one source has exactly one target. All kinds have the
-    same share. Dates of validation and test come from 12 years that training never sees, their other phrases are a
+    same share. Dates of validation and test come from 10 years that training never sees, their other phrases are a
     tenth of all, chosen by a hash, that training never sees either; no source sentence is in two of the three. The same
     arguments give the same pairs (for one version of Babel, which brings CLDR, and of num2words).
 
@@ -42,8 +41,6 @@ def phrase_pairs(count=24_000, *, source_locale="en", target_locale="de", seed=0
 
     Reference: Unicode Common Locale Data Repository, https://cldr.unicode.org.
     """
-    from keras_attention.training.phrase_kinds import FIRST_YEAR, LAST_YEAR
-
     for name, value, least in (("count", count, 1), ("held_out", held_out, 0), ("seed", seed, 0)):
         if int(value) != value or value < least:
             raise UsageError(f"{name} must be a whole number of at least {least}. Got {value}.")
@@ -51,8 +48,7 @@ def phrase_pairs(count=24_000, *, source_locale="en", target_locale="de", seed=0
     if locales[0] == locales[1]:
         raise UsageError(f"source and target are the same locale, {locales[0]}: choose two")
     writers, notes = _writers(locales, seed)
-    years = np.random.default_rng(seed).permutation(np.arange(FIRST_YEAR, LAST_YEAR + 1)).tolist()
-    held_out_years, training_years = sorted(years[:HELD_OUT_YEARS]), sorted(years[HELD_OUT_YEARS:])
+    training_years, held_out_years = _split_years(seed)
     parts = (
         ("train", count, training_years),
         ("validation", held_out, held_out_years),
@@ -71,6 +67,18 @@ def phrase_pairs(count=24_000, *, source_locale="en", target_locale="de", seed=0
         origin = f"phrases {locales[0]} to {locales[1]} ({name})"
         split[name] = Pairs(sources, targets, kinds, origin=origin, notes=notes if name == "train" else [])
     return split
+
+
+def _split_years(seed):
+    """(training years, held-out years): of each decade one is held out, each time with another last digit.
+
+    So training sees every decade and every digit in every place, and what is new in a held-out year is how they meet.
+    """
+    from keras_attention.training.phrase_kinds import FIRST_YEAR, LAST_YEAR
+
+    digits = np.random.default_rng(seed).permutation(10).tolist()
+    held_out = [decade + digit for decade, digit in zip(range(FIRST_YEAR, LAST_YEAR, 10), digits)]
+    return sorted(set(range(FIRST_YEAR, LAST_YEAR + 1)) - set(held_out)), held_out
 
 
 def _locale(name):
