@@ -28,8 +28,7 @@ class Answers:
             input_signature=[tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)],
         )
         def answer(source, limits):
-            # Inside the loop a growing state is cheaper than one of the full size.
-            state = model.init_state(source)
+            state = decoding_state(model, source, capacity)
             return best_answer(model, state, limits=limits, beams=beams, length_penalty=length_penalty)
 
         self.answer = answer
@@ -62,6 +61,14 @@ class Answers:
             return {"text": tf.where(blank, "", tokenizer.detokenize(answer.tokens))}
 
         return Endpoint("translate", translate, [tf.TensorSpec([None], tf.string, "text")], imports=["tensorflow_text"])
+
+
+def decoding_state(model, source, capacity):
+    """The state in which whole answers are decoded: one that grows, which costs less, where the model has one."""
+    try:
+        return model.init_state(source)
+    except ValueError:  # a rolling cache, for one, has a size by its nature
+        return model.init_state(source, max_length=capacity)
 
 
 def usual_limits(source, capacity):

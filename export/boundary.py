@@ -65,6 +65,7 @@ class Endpoint:
         imports: modules that a process must import before it loads the model, for this function's operations.
 
     Attributes:
+        function: as given, with its outputs as clients get them.
         concrete: the traced function.
         outputs: dict of name -> `TensorSpec`.
     """
@@ -76,14 +77,13 @@ class Endpoint:
         self.imports = tuple(imports)
 
         # Flat arguments: "layers.0.self.key" is no name for an argument of Python.
-        @tf.function(autograph=False)
-        def traced(*flat):
+        def served(*flat):
             outputs = {key: outward(x) for key, x in function(*flat).items()}
             check_names(outputs, f"an output of {name!r}")
-            # A tensor that is handed through would otherwise appear under its input's name.
-            return {key: tf.identity(x, name=key) for key, x in outputs.items()}
+            return outputs
 
-        self.concrete = traced.get_concrete_function(*inputs)
+        self.function = served
+        self.concrete = tf.function(served, autograph=False).get_concrete_function(*inputs)
         self.outputs = {
             key: tf.TensorSpec(x.shape, x.dtype, key) for key, x in self.concrete.structured_outputs.items()
         }

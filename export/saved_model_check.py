@@ -4,7 +4,19 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.errors import UsageError
+from keras_attention.export.answers import decoding_state
 from keras_attention.export.boundary import outward
+from keras_attention.export.comparing import (
+    ANSWER_TOKENS,
+    BATCHES,
+    FIRST_ID,
+    LENGTHS,
+    STEPS,
+    masked,
+    random_ids,
+    random_inputs,
+    vocabulary_of,
+)
 from keras_attention.export.own_models import output_names
 from keras_attention.export.report import Comparison
 from keras_attention.export.signatures import decodes, has_encoder
@@ -12,12 +24,6 @@ from keras_attention.export.state_names import named
 from keras_attention.generation.best_answer import best_answer
 from keras_attention.generation.source_ids import source_ids
 from keras_attention.text import BOS_ID, PAD_ID
-
-BATCHES = (1, 3)
-LENGTHS = (4, 7, 12)
-STEPS = 3
-ANSWER_TOKENS = 5  # of a generated answer; an untrained model would run to its limit
-_FIRST_ID = 4  # after the special ids
 
 
 def compare(model, served, *, capacity, tokenizer, own, samples, beams, length_penalty):
@@ -43,7 +49,7 @@ def compare(model, served, *, capacity, tokenizer, own, samples, beams, length_p
     if own is not None:
         endpoint, structure = own
         names = [spec.name for spec in endpoint.inputs]
-        for sample in samples or _random_inputs(model, structure, rng):
+        for sample in samples or random_inputs(model, structure, rng):
             sample = tf.nest.map_structure(lambda spec, x: tf.cast(x, spec.dtype), structure, sample)
             want = output_names(model, model(sample, training=False))
             got = served["serving_default"](**dict(zip(names, map(outward, named(sample).values()), strict=True)))
@@ -63,31 +69,6 @@ def compare(model, served, *, capacity, tokenizer, own, samples, beams, length_p
         _texts(served, tokenizer, rng, capacity)
         comparison.differences["texts"] = 0.0
     return comparison
-
-
-def random_ids(rng, batch, length, vocabulary):
-    """Ids [B, S] and lengths [B]: rows of different lengths, with a token where a server pads."""
-    low = _FIRST_ID if vocabulary > _FIRST_ID else 0
-    ids = rng.integers(low, vocabulary, (batch, length)).astype(np.int32)
-    real = rng.integers(max(1, length // 2), length + 1, batch).astype(np.int32)
-    real[0] = length
-    return ids, real
-
-
-def vocabulary_of(model):
-    """The smallest vocabulary among a model's embeddings: ids below it are safe everywhere."""
-    sizes = [
-        size
-        for layer in model._flatten_layers(include_self=False)
-        for size in [getattr(layer, "vocab_size", None) or getattr(layer, "input_dim", None)]
-        if isinstance(size, int)
-    ]
-    return min(sizes, default=2)
-
-
-def masked(ids, lengths):
-    """Ids with padding 0 after each row's length, as Keras takes them."""
-    return np.where(np.arange(ids.shape[1]) < lengths[:, None], ids, 0).astype(np.int32)
 
 
 def _decoding(model, served, ids, real, capacity, rng, comparison):
@@ -129,7 +110,8 @@ def _decoded(what, got, logits, state, comparison, lengths=None):
 
 def _answers(model, served, ids, real, capacity, comparison, **options):
     limits = tf.fill([len(ids)], min(ANSWER_TOKENS, capacity))
-    want = best_answer(model, model.init_state(tf.constant(masked(ids, real))), limits=limits, **options)
+    state = decoding_state(model, tf.constant(masked(ids, real)), capacity)
+    want = best_answer(model, state, limits=limits, **options)
     got = served["generate"](input_ids=tf.constant(ids), input_lengths=tf.constant(real), max_new_tokens=limits)
     got = {"tokens": got["output_ids"], "lengths": got["output_lengths"], "scores": got["scores"]}
     comparison.answers("generate", got, want._asdict())
@@ -137,7 +119,7 @@ def _answers(model, served, ids, real, capacity, comparison, **options):
 
 def _texts(served, tokenizer, rng, capacity):
     """Texts in, texts out, against the tokenizer's Python side with `generate`, compared before, in between."""
-    texts = tokenizer.decode([rng.integers(_FIRST_ID, tokenizer.vocab_size, length) for length in LENGTHS])
+    texts = tokenizer.decode([rng.integers(FIRST_ID, tokenizer.vocab_size, length) for length in LENGTHS])
     for some in ([texts[0]], texts):
         source = source_ids(tokenizer, some, capacity)
         ids = served["generate"](
@@ -153,21 +135,3 @@ def _texts(served, tokenizer, rng, capacity):
                 raise UsageError(
                     f"The export failed its check: {text!r} becomes {got!r}, Keras gives {want!r}; nothing was written."
                 )
-
-
-def _random_inputs(model, structure, rng):
-    """Inputs of two batch sizes and three lengths for specs of any shape."""
-    vocabulary = vocabulary_of(model)
-
-    def random(spec, batch, length):
-        if spec.dtype == tf.string:
-            raise UsageError("A model with text inputs is compared on texts of yours: give samples=, a list of inputs.")
-        shape = [batch, *(length if size is None else size for size in spec.shape[1:])]
-        if spec.dtype == tf.bool:
-            return rng.random(shape) < 0.7
-        return rng.integers(0, vocabulary, shape) if spec.dtype.is_integer else rng.normal(size=shape)
-
-    def sample(batch, length):
-        return tf.nest.map_structure(lambda spec: tf.constant(random(spec, batch, length), spec.dtype), structure)
-
-    return [sample(batch, length) for batch in BATCHES for length in LENGTHS]

@@ -1,0 +1,133 @@
+"""ONNX folders: an encoder-decoder in the layout of `optimum`, any other Keras model as one file."""
+
+import datetime
+import json
+
+import tensorflow as tf
+
+import keras_attention
+from keras_attention.errors import UsageError
+from keras_attention.export import folders, onnx_check, onnx_graph
+from keras_attention.export.onnx_config import write_configs
+from keras_attention.export.own_models import own_endpoint
+from keras_attention.export.report import ExportReport
+from keras_attention.export.transformer_graphs import TransformerGraphs
+from keras_attention.models.transformer import Transformer
+
+
+def export_onnx(
+    model,
+    path,
+    *,
+    tokenizer=None,
+    beams=1,
+    length_penalty=0.6,
+    input_signature=None,
+    samples=None,
+    external_data_over=onnx_graph.EXTERNAL_DATA_OVER,
+):
+    """Writes a folder that ONNX Runtime runs, and for an encoder-decoder `optimum`'s ORTModelForSeq2SeqLM unmodified.
+
+    Every graph is loaded in ONNX Runtime and compared with Keras at three lengths and two batch sizes before the folder
+    gets its name; operations that ONNX does not have are an error that names them.
+
+    A `keras_attention.models.Transformer` becomes encoder_model.onnx, decoder_model.onnx (the first tokens) and
+    decoder_with_past_model.onnx (one token more), with their keys and values as inputs and outputs, config.json,
+    generation_config.json and tokenizer.model. Ids and masks are int64, numbers float32: a model of mixed precision is
+    written in float32, in which its weights are kept anyway. Where keys and values have fewer heads than queries they
+    are repeated, as the layout cannot say it. Decoders whose state is not growing keys and values are refused.
+
+    Any other `keras.Model` becomes model.onnx, with the names of its own inputs and outputs.
+
+    Args:
+        model: a built `keras.Model`.
+        path: a folder that does not exist.
+        tokenizer: `keras_attention.text.SentencePieceTokenizer`, saved beside the graphs.
+        beams, length_penalty: of the search, for clients: noted in generation_config.json and export.json.
+        input_signature: nested `tf.TensorSpec` of the argument of a subclassed model.
+        samples: for another model, a list of its inputs to compare with; random ones by default.
+        external_data_over: bytes of weights from which on a graph keeps them in a file beside it (a protobuf ends at
+            2 GiB); move the two together.
+
+    Returns:
+        `ExportReport`.
+
+    Raises:
+        UsageError: a folder that exists, a missing package, what cannot be expressed, and a comparison that failed;
+            nothing is left behind then.
+
+    Example:
+        >>> report = export_onnx(model, "exports/en_de_onnx", tokenizer=tokenizer)
+        >>> Translator.load(report.path)(["Good morning"])
+    """
+    onnx_graph.require_packages()
+    folders.check_new(path)
+    options = {"beams": beams, "length_penalty": length_penalty}
+    with folders.beside(path) as temporary:
+        if isinstance(model, Transformer):
+            model = in_float32(model)
+            graphs = TransformerGraphs(model).graphs()
+            for name, (function, inputs, outputs) in graphs.items():
+                onnx_graph.write(temporary / name, function, inputs, outputs, model.variables, external_data_over)
+            write_configs(temporary, model, beams)
+            if tokenizer is not None:
+                tokenizer.save(temporary / "tokenizer.model")
+            comparison = onnx_check.compare_transformer(model, temporary, **options)
+        else:
+            graphs, own = _own_graph(model, input_signature)
+            for name, (function, inputs, outputs) in graphs.items():
+                onnx_graph.write(temporary / name, function, inputs, outputs, model.variables, external_data_over)
+            comparison = onnx_check.compare_own(model, temporary / "model.onnx", own, samples)
+        content = {
+            "kind": "onnx",
+            "keras_attention": keras_attention.__version__,
+            "opset": onnx_graph.OPSET,
+            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "options": options,
+            "files": {
+                name: {"inputs": [port.name for port in inputs], "outputs": [port.name for port in outputs]}
+                for name, (_, inputs, outputs) in graphs.items()
+            },
+            "differences_from_keras": comparison.differences,
+        }
+        (temporary / "export.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        folder = folders.move_new(temporary, path)
+    return ExportReport(folder, comparison.largest, comparison.differences, tuple(graphs))
+
+
+def in_float32(model):
+    """The model itself, or one with its weights that computes in float32: CPUs have no kernels for half precision."""
+    if model.compute_dtype == "float32":
+        return model
+    copy = type(model).from_config({**model.get_config(), "dtype": "float32"})
+    copy.build()
+    copy.set_weights(model.get_weights())
+    return copy
+
+
+def _own_graph(model, input_signature):
+    """`(graphs, (endpoint, structure))` of another model: one function, traced as a signature is."""
+    own = own_endpoint(model, input_signature)
+    endpoint = own[0]
+    wrong = [spec.name for spec in [*endpoint.inputs, *endpoint.outputs.values()] if spec.dtype == tf.string]
+    if wrong:
+        raise UsageError(f"{wrong[0]!r} holds text, which ONNX Runtime has no operations for. Export a SavedModel.")
+    names = list(endpoint.outputs)
+
+    def function(*tensors):
+        results = endpoint.function(*tensors)
+        return [results[name] for name in names]
+
+    inputs = [onnx_graph.Port(spec.name, _axes(spec), spec.dtype) for spec in endpoint.inputs]
+    outputs = [onnx_graph.Port(name, _axes(endpoint.outputs[name])) for name in names]
+    return {"model.onnx": (function, inputs, outputs)}, own
+
+
+def _axes(spec):
+    """Names for open axes. Two tensors share the name of the batch only: nothing says that their lengths are one."""
+    if spec.shape.rank is None:
+        raise UsageError(f"The rank of {spec.name!r} is unknown: ONNX needs to know it. Give input_signature=")
+    return tuple(
+        "batch_size" if i == 0 and size is None else f"{spec.name}_axis_{i}" if size is None else size
+        for i, size in enumerate(spec.shape)
+    )
