@@ -14,6 +14,7 @@ from keras_attention.errors import UsageError
 OPSET = 18  # the newest that tf2onnx writes
 # A protobuf ends at 2 GiB, in tf2onnx and on disk.
 EXTERNAL_DATA_OVER = 1_500_000_000
+_SMALL = 128  # bytes; smaller tensors stay in the graph, where shapes have to be read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +75,9 @@ def write(path, function, inputs, outputs, weights, external_data_over=EXTERNAL_
             tensor = onnx.numpy_helper.from_array(np.asarray(weight.value), _weight_name(apart, weight))
             model.graph.initializer.append(tensor)
     if external:
-        onnx.save_model(model, str(path), save_as_external_data=True, location=f"{path.name}_data", size_threshold=1024)
+        onnx.save_model(
+            model, str(path), save_as_external_data=True, location=f"{path.name}_data", size_threshold=_SMALL
+        )
     else:
         onnx.save_model(model, str(path))
     # By path: the checker then follows external data.
