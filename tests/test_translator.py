@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import keras
 import numpy as np
 import pytest
 import reference_generation as reference
@@ -35,6 +36,7 @@ def run(tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     folder.mkdir()
     size = tokenizer.vocab_size
+    keras.utils.set_random_seed(1)
     model = Transformer(
         size,
         size,
@@ -44,7 +46,6 @@ def run(tokenizer, tmp_path_factory):
         num_decoder_layers=2,
         max_length=MAX_LENGTH,
         tie_output=False,
-        seed=5,
     )
     model.build()
     for variable in model.trainable_variables:
@@ -142,7 +143,7 @@ def test_answers_depend_on_their_own_text_only(translator, beams):
     together = translator(TEXTS, beams=beams)
     assert [translator([text], beams=beams)[0] for text in TEXTS] == together
     assert translator(TEXTS[::-1], beams=beams) == together[::-1]
-    assert together[1] == "" and together[5] == "" and len(set(together)) > 3
+    assert together[1] == "" and together[5] == "" and len(set(together)) == 7
     assert translator([]) == []
 
 

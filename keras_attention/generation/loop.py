@@ -27,28 +27,36 @@ def run_loop(condition, body, values):
         while condition(*values):
             values = body(*values)
         return values
-    shapes = open_shapes(body, values)
-    return tf.while_loop(condition, lambda *now: tuple(body(*now)), values, shape_invariants=shapes)
+    turn = _traced(body, values)
+    shapes = tf.nest.map_structure(lambda spec: spec.shape, turn.structured_input_signature[0])
+    results = tf.while_loop(
+        lambda *flat: condition(*tf.nest.pack_sequence_as(values, flat)),
+        lambda *flat: tuple(tf.nest.flatten(turn(*flat))),
+        tuple(tf.nest.flatten(values)),
+        shape_invariants=shapes,
+    )
+    return tf.nest.pack_sequence_as(values, results)
 
 
-def open_shapes(body, values):
-    """The shape of every value with the axes left open that `body` changes; structured like `values`."""
-    specs = [tf.TensorSpec(value.shape, value.dtype) for value in tf.nest.flatten(values)]
+def _traced(body, values):
+    """`body` as a function of flat values, traced for shapes in which every axis that it changes is left open."""
 
     # Flat arguments: a state's key may be no valid name for an argument of a graph.
     @tf.function(autograph=False)
     def one_turn(*flat):
         return tf.nest.map_structure(tf.convert_to_tensor, tuple(body(*tf.nest.pack_sequence_as(values, flat))))
 
+    specs = [tf.TensorSpec(value.shape, value.dtype) for value in tf.nest.flatten(values)]
     while True:
-        after = one_turn.get_concrete_function(*specs).structured_outputs
+        turn = one_turn.get_concrete_function(*specs)
+        after = turn.structured_outputs
         try:
             tf.nest.assert_same_structure(values, after)
         except (TypeError, ValueError) as error:
             raise ValueError(f"step must return a state of the structure it was given. {error}") from error
         opened = [_common(before, now) for before, now in zip(specs, tf.nest.flatten(after), strict=True)]
         if opened == specs:
-            return tf.nest.pack_sequence_as(values, [spec.shape for spec in specs])
+            return turn
         specs = opened
 
 
