@@ -1,1 +1,1 @@
-"""commands."""
+"""One file per command of `keras-attention`."""

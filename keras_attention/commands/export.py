@@ -1,0 +1,71 @@
+"""`keras-attention export saved-model|onnx`: from a run folder or a .keras file to what servers and runtimes load."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_attention.errors import UsageError
+
+app = typer.Typer(help="Export a run folder for TensorFlow Serving or ONNX Runtime.", no_args_is_help=True)
+
+RunArgument = Annotated[Path, typer.Argument(help="A run folder, or a model saved as FILE.keras.")]
+BeamsOption = Annotated[int, typer.Option(help="Beams of the exported search; 1 is greedy.", min=1)]
+PenaltyOption = Annotated[float, typer.Option(help="Exponent of the beam search's length penalty.")]
+
+
+@app.command("saved-model")
+def saved_model(
+    run: RunArgument,
+    out: Annotated[Path, typer.Argument(help="Folder of the versions; an existing one gets the next version.")],
+    beams: BeamsOption = 1,
+    length_penalty: PenaltyOption = 0.6,
+    max_length: Annotated[int | None, typer.Option(help="Positions of a decoding state; the model's own.")] = None,
+):
+    """Write a SavedModel: text in, text out, and every step between as a signature."""
+    from keras_attention.export import export_saved_model
+
+    model, tokenizer = load(run)
+    options = {"beams": beams, "length_penalty": length_penalty, "max_length": max_length}
+    print(export_saved_model(model, out, tokenizer=tokenizer, **options))
+
+
+@app.command("onnx")
+def onnx(
+    run: RunArgument,
+    out: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
+    beams: BeamsOption = 1,
+    length_penalty: PenaltyOption = 0.6,
+):
+    """Write an ONNX folder: encoder, decoder and decoder with past, or one graph for another model."""
+    from keras_attention.export import export_onnx
+
+    model, tokenizer = load(run)
+    print(export_onnx(model, out, tokenizer=tokenizer, beams=beams, length_penalty=length_penalty))
+
+
+def load(run):
+    """`(model, tokenizer)` of a run folder, or `(model, None)` of a .keras file.
+
+    Raises:
+        UsageError: nothing there, or a piece is missing or damaged.
+    """
+    if run.suffix == ".keras" and not run.is_dir():
+        import keras
+
+        import keras_attention.models  # noqa: F401  registers the classes that the file names
+
+        if not run.exists():
+            raise UsageError(f"{run} does not exist: give a run folder or the file of a Keras model")
+        try:
+            return keras.saving.load_model(run, compile=False), None
+        except Exception as error:
+            # Keras lets the errors of zip, HDF5 and JSON through: all mean the same here.
+            reason = " ".join(str(error).split())[:200]
+            raise UsageError(f"{run} is no complete Keras model ({reason}): save it again") from error
+    from keras_attention.generation.run_backend import RunBackend
+
+    if not run.is_dir():
+        raise UsageError(f"{run} is no folder: give a run folder of keras-attention train, or FILE.keras")
+    backend = RunBackend(run)
+    return backend.model, backend.tokenizer

@@ -1,0 +1,8 @@
+"""`keras-attention train ...`: one sub-command per kind of model."""
+
+import typer
+
+from keras_attention.training import translation
+
+app = typer.Typer(help="Train a model with model.fit and write a run folder.", no_args_is_help=True)
+app.command("translation")(translation.command)
