@@ -28,7 +28,7 @@ NEW_TOKENS = 128  # of the generation that is timed with and without the cache
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=1300)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     out = arguments.out
@@ -44,8 +44,16 @@ def main(argv=None):
         heads=4,
         layers=2,
         mlp_dim=512,
-        vocab_size=1000,
+        vocab_size=400,
         max_length=64,
+        tokens_per_batch=1536,
+        learning_rate=2e-3,
+        warmup=200,
+        cooldown=arguments.steps * 3 // 5,
+        dropout=0.0,
+        label_smoothing=0.0,
+        bleu_every=0,
+        tensorboard=False,
     )
     began = time.perf_counter()
     train(options)

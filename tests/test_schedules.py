@@ -29,6 +29,15 @@ def test_no_warm_up_starts_at_the_peak():
     assert float(schedule(3)) == pytest.approx(5e-3)
 
 
+def test_a_cool_down_falls_linearly_to_nothing_after_the_last_step():
+    plain = WarmupInverseSqrt(3e-3, 4)
+    cooled = WarmupInverseSqrt(3e-3, 4, cooldown_steps=5, total_steps=17)
+    for done in range(17):
+        share = min(1.0, (17 - done) / 5)
+        assert float(cooled(done)) == pytest.approx(share * float(plain(done)), rel=1e-6)
+    assert float(cooled(17)) == 0.0
+
+
 def test_an_optimizer_keeps_it_through_its_config():
     optimizer = keras.optimizers.Adam(WarmupInverseSqrt(2e-3, 11))
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
@@ -39,7 +48,12 @@ def test_an_optimizer_keeps_it_through_its_config():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"peak": 0}, "peak must be a positive"), ({"peak": 1e-3, "warmup_steps": -1}, "must not be negative")],
+    [
+        ({"peak": 0}, "peak must be a positive"),
+        ({"peak": 1e-3, "warmup_steps": -1}, "must not be negative"),
+        ({"cooldown_steps": 3}, "cooldown_steps must lie in 0 .. total_steps"),
+        ({"cooldown_steps": 3, "total_steps": 2}, "Got cooldown_steps=3, total_steps=2"),
+    ],
 )
 def test_impossible_values_are_refused(options, message):
     with pytest.raises(ValueError, match=message):

@@ -23,7 +23,7 @@ def compile_model(model, options):
     """
     # Adam as in Vaswani et al., 2017, section 5.3.
     optimizer = keras.optimizers.Adam(
-        WarmupInverseSqrt(options.learning_rate, options.warmup), beta_1=0.9, beta_2=0.98, epsilon=1e-9
+        WarmupInverseSqrt(options.learning_rate, options.warmup, options.cooldown, options.steps), beta_1=0.9, beta_2=0.98, epsilon=1e-9
     )
     optimizer = with_loss_scaling(optimizer, options.precision)
     metrics = [TokenLoss(options.label_smoothing), MaskedAccuracy()]

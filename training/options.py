@@ -46,8 +46,8 @@ class TrainOptions:
     target_file: str | None = _option(None, "Target sentences, line by line as in --source-file.", fixed=False)
     locales: str = _option("en,de", "Source and target locale of the embedded phrases.")
     phrases: int = _option(24_000, "Number of embedded phrase pairs to train on.", least=1)
-    validation_share: float = _option(0.02, "Share of the pairs held out for validation.", least=0, below=0.5)
-    test_share: float = _option(0.02, "Share of the pairs held out for the test.", least=0, below=0.5)
+    validation_share: float = _option(0.02, "Share of a file's sentences held out for validation.", least=0, below=0.5)
+    test_share: float = _option(0.02, "Share of a file's sentences held out for the test.", least=0, below=0.5)
     vocab_size: int = _option(8000, "Subwords of the joint tokenizer.", least=5)
     tokenizer_type: str = _option("unigram", "Kind of SentencePiece model.", choices=("unigram", "bpe"))
     max_length: int = _option(128, "Longest source or target in tokens; longer pairs are left out.", least=4)
@@ -73,6 +73,7 @@ class TrainOptions:
     tokens_per_batch: int = _option(4096, "Tokens in a batch, padding included, on the longer side.", least=1)
     learning_rate: float = _option(1e-3, "Learning rate at the end of the warm-up.", above=0)
     warmup: int = _option(1000, "Steps of warm-up; after it the rate falls with the inverse square root.", least=0)
+    cooldown: int = _option(0, "Steps at the end of --steps over which the rate falls to 0.", least=0)
     label_smoothing: float = _option(
         0.1, "Mass of the target distribution spread over the vocabulary.", least=0, below=1
     )
@@ -102,6 +103,9 @@ class TrainOptions:
         if self.source_file is not None and self.data != EMBEDDED:
             raise UsageError("--data and --source-file are two ways to give the sentences; give one of them.")
         self.locale_pair()
+        self._refuse_unused()
+        if self.cooldown and not (self.steps and self.cooldown <= self.steps):
+            raise UsageError(f"--cooldown={self.cooldown} needs --steps of at least as many. Got --steps={self.steps}.")
         if self.source == self.target:
             raise UsageError(f"--source and --target are both column {self.source}; give two different columns.")
         if self.heads is not None and self.d_model % self.heads:
@@ -111,6 +115,19 @@ class TrainOptions:
                 f"--d-model must be divisible by --heads. Got {self.d_model} and {self.heads}; "
                 f"use for example {' or '.join(map(str, near))} heads."
             )
+
+    def _refuse_unused(self):
+        """An option that would have no effect is an error, not a surprise."""
+        if self.source_file is not None:
+            unused, why = ("source", "target", "locales", "phrases"), "the sentences come from --source-file"
+        elif self.data != EMBEDDED:
+            unused, why = ("locales", "phrases"), "the sentences come from --data"
+        else:
+            unused = ("source", "target", "validation_share", "test_share")
+            why = "the embedded phrases, which have no columns and bring their own split, are the data"
+        given = [flag_name(f.name) for f in fields(self) if f.name in unused and getattr(self, f.name) != f.default]
+        if given:
+            raise UsageError(f"{' and '.join(given)} would have no effect: {why}. Leave it out.")
 
     def locale_pair(self):
         """Source and target locale of the embedded phrases."""
@@ -151,6 +168,8 @@ class TrainOptions:
         changed = []
         for option in fields(self):
             fixed = option.metadata["fixed"] or (option.name == "checkpoint_every" and self.average > 0)
+            # The cool-down is counted back from the last step.
+            fixed = fixed or (option.name == "steps" and self.cooldown > 0)
             if fixed and option.name in stored and stored[option.name] != getattr(self, option.name):
                 flag = flag_name(option.name)
                 changed.append(f"{flag} (was {stored[option.name]}, is {getattr(self, option.name)})")
