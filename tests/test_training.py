@@ -327,6 +327,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(capsys, tmp_path, corpus):
         (["--source-file", "x"], "--source-file and --target-file belong together"),
         (["--locales", "en"], "--locales must be two locales with a comma between"),
         (["--minutes", "0"], "--minutes must be above 0"),
+        (["--phrases", "99"], "--phrases would have no effect: the sentences come from --data"),
     ]:
         assert message in exits(["--out", out, "--data", str(corpus), *flags], capsys)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty.tsv", "one.tsv"]
@@ -352,9 +353,20 @@ def test_interrupted_in_half_precision_or_compiled(corpus, tmp_path, changes):
 
 def test_embedded_phrases_and_a_budget_of_time(tmp_path, capsys):
     out = tmp_path / "run"
-    chosen = options("embedded", out, phrases=300, minutes=1e-3, epochs=None, tokens_per_batch=4096, vocab_size=300)
+    share = TrainOptions(out="unused").test_share  # of a file; the phrases bring their own split
+    limits = {"minutes": 1e-3, "epochs": None, "tokens_per_batch": 4096, "test_sentences": 50}
+    chosen = options("embedded", out, phrases=300, vocab_size=300, validation_share=share, test_share=share, **limits)
     metrics = train(chosen)
     assert metrics["steps"] == 1 and metrics["epochs"] in (0, 1)  # the first step uses it up; scores come all the same
     assert metrics == RunFolder(out).read_metrics()
     kinds = [name for name in metrics if name.startswith("exact_match/")]
     assert len(kinds) >= 8
+
+
+@pytest.mark.slow
+def test_a_finished_run_can_be_made_longer(corpus, undisturbed, tmp_path):
+    train(options(corpus, tmp_path / "long", epochs=3))
+    shutil.copytree(undisturbed, tmp_path / "longer")
+    train(options(corpus, tmp_path / "longer", resume=True, epochs=3))
+    assert_same_run(tmp_path / "long", tmp_path / "longer")
+    assert RunFolder(tmp_path / "longer").read_config()["options"]["epochs"] == 3  # the next --resume goes by it

@@ -54,7 +54,8 @@ def load_corpus(options):
         )
         return _corpus(splits, f"phrases {source_locale} to {target_locale}")
     print(pairs.summary(), flush=True)
-    splits = split_by_source(pairs, validation=options.validation_share, test=options.test_share, seed=options.seed)
+    # The same split whatever the run's seed: runs with different seeds are compared on the same sentences.
+    splits = split_by_source(pairs, validation=options.validation_share, test=options.test_share)
     return _corpus(splits, pairs.origin)
 
 

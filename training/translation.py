@@ -184,8 +184,11 @@ class _Run:
         )
 
     def _write_beginning(self, fingerprint, new):
-        """What must be on disk before the first step."""
-        if new or not self.options.resume:
+        """What must be on disk before the first step; of a run that goes on, new limits only."""
+        if not new and self.folder.read_config()["options"] != self.options.as_dict():
+            config = {**self.folder.read_config(), "options": self.options.as_dict()}
+            self.folder.write_json(self.folder.config_path, config)
+        if new:
             self.folder.write_json(
                 self.folder.config_path,
                 {
@@ -199,7 +202,6 @@ class _Run:
                     "versions": versions(),
                 },
             )
-        if new:
             write_atomically(self.folder.tokenizer_path, self.tokenizer.save)
 
     # --- the run --------------------------------------------------------------------------------------------------
