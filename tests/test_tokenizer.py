@@ -190,6 +190,8 @@ def test_works_inside_a_traced_function_with_unknown_batch_size(tokenizer):
     )
     assert echo(tf.constant(["the cat"])).numpy().tolist() == [b"the cat"]
     assert echo(tf.constant(["a", "", "on a hat"])).numpy().tolist() == [b"a", b"", b"on a hat"]
+    # What was made while tracing serves outside of the traced function too.
+    assert rows(fresh.tokenize(["the cat"])) == rows(tokenizer.tokenize(["the cat"]))
 
 
 def test_saved_model_carries_the_tokenizer(tmp_path, tokenizer):
