@@ -175,6 +175,44 @@ def test_an_early_end_does_not_stop_a_search_that_a_longer_answer_wins():
     assert [tokens for tokens, _ in rows_of(result, 0)] == [[END], [3] * 10]
 
 
+def test_a_negative_penalty_is_largest_at_the_next_token():
+    """Two answers are there when the third, better than the second, needs one token more."""
+    table = np.full((5, 5), -30.0, "float32")
+    table[START, [END, 3]] = 0.0
+    table[3, [4, END]] = 0.0, -0.2
+    table[4, END] = 30.0
+
+    def step(tokens, state):
+        return tf.gather(table, tokens), state
+
+    options = {"beams": 2, "end_id": END, "max_new_tokens": 50, "length_penalty": -0.6}
+    result = beam_search(step, reorder, {}, [START], **options)
+    assert [tokens for tokens, _ in rows_of(result, 0)] == [[END], [3, 4, END]]
+
+
+@pytest.mark.parametrize("beams", [None, 2])
+def test_what_has_ended_is_stepped_with_padding(rng, beams):
+    """So that a model that reads over padding keeps its state, and never runs past its end."""
+    model = ToyModel(rng, vocabulary=6)
+    memory = rng.normal(0, 1, (3, 6)).astype("float32")
+    memory[0, END] = memory[1, 5] = 30  # ends at once; never ends
+    passed = []
+
+    def step(tokens, state):
+        passed.append(tokens.numpy().reshape(3, -1))
+        return model.step(tokens, state)
+
+    options = {"end_id": END, "max_new_tokens": [9, 6, 2]}
+    if beams:
+        beam_search(step, reorder, model.state(memory), [START] * 3, beams=2, **options)
+    else:
+        greedy(step, model.state(memory), [START] * 3, **options)
+    assert len(passed) == 6
+    for tokens in passed[2:]:
+        assert (tokens[2] == PAD).all() and (tokens[1] == 5).any()
+        assert beams or (tokens[0] == PAD).all()
+
+
 def test_length_penalty_counts_generated_tokens_only(rng):
     """A prompt that was prefilled changes the state and not the penalty."""
     model = ToyModel(rng, vocabulary=5)

@@ -63,7 +63,6 @@ def array_beam_search(
             np.concatenate([ended["lengths"], lengths], axis=1),
             np.concatenate([ended["tokens"], tokens, histories], axis=1),
             beams,
-            pad_id,
         )
 
         sums = np.where(complete, -math.inf, new_sums)
@@ -113,10 +112,11 @@ def _top(values, count):
     return np.take_along_axis(np.asarray(values, np.float32), places, axis=1), places
 
 
-def _kept(scores, lengths, tokens, count, pad_id):
+def _kept(scores, lengths, tokens, count):
     """As `beam._best_ended`."""
     scores, kept = _top(scores, count)
-    exists = scores > -math.inf
-    lengths = np.where(exists, np.take_along_axis(lengths, kept, axis=1), 0).astype(np.int32)
-    tokens = np.where(exists[:, :, None], np.take_along_axis(tokens, kept[:, :, None], axis=1), pad_id)
-    return {"scores": scores, "lengths": lengths, "tokens": tokens.astype(np.int32)}
+    return {
+        "scores": scores,
+        "lengths": np.take_along_axis(lengths, kept, axis=1).astype(np.int32),
+        "tokens": np.take_along_axis(tokens, kept[:, :, None], axis=1),
+    }

@@ -127,7 +127,6 @@ def beam_search(
             ),
             tokens=tf.concat([ended["tokens"], tokens, histories], axis=1),
             count=beams,
-            pad_id=pad_id,
         )
 
         sums = tf.where(complete, impossible, new_sums)
@@ -160,10 +159,15 @@ def beam_search(
     return GenerationResult(ended["tokens"], ended["lengths"], ended["scores"], overflow)
 
 
-def _best_ended(scores, lengths, tokens, count, pad_id):
-    """The `count` best of `[B, R]` hypotheses, best first; those that do not exist (`-inf`) come back empty."""
+def _best_ended(scores, lengths, tokens, count):
+    """The `count` best of `[B, R]` hypotheses, best first, of equal ones the first.
+
+    The first `count` are the answers so far. Where they hold empty places (`-inf`), those are what is left over: what
+    stands behind them with `-inf` never gets in.
+    """
     scores, kept = tf.math.top_k(scores, k=count)
-    exists = scores > -math.inf
-    lengths = tf.where(exists, tf.gather(lengths, kept, batch_dims=1), 0)
-    tokens = tf.where(exists[:, :, None], tf.gather(tokens, kept, batch_dims=1), pad_id)
-    return {"scores": scores, "lengths": lengths, "tokens": tokens}
+    return {
+        "scores": scores,
+        "lengths": tf.gather(lengths, kept, batch_dims=1),
+        "tokens": tf.gather(tokens, kept, batch_dims=1),
+    }
