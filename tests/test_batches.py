@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_attention.training.batches import BatchPlan
 
 from keras_attention.errors import UsageError
 from keras_attention.text import BOS_ID, EOS_ID, PAD_ID
+from keras_attention.training.batches import BatchPlan
 
 
 def ragged(rng, count, longest, shortest=0):

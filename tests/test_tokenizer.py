@@ -221,12 +221,6 @@ def test_saved_model_carries_the_tokenizer(tmp_path, tokenizer):
     assert done.stdout.strip() == f"{expected} {['the cat', '']}", done.stderr[-2000:]
 
 
-def test_import_does_not_import_tensorflow_text():
-    code = "import sys, keras_attention.text; print('tensorflow_text' in sys.modules, 'sentencepiece' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "False False", done.stderr[-2000:]
-
-
 def test_save_load_and_copy(tmp_path, tokenizer):
     path = tmp_path / "tokenizer.model"
     tokenizer.save(path)
