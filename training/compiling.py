@@ -16,14 +16,17 @@ def compile_model(model, options):
 
     Args:
         model: built model whose output is logits [B, T, V].
-        options: `learning_rate`, `warmup`, `label_smoothing`, `precision`, `jit_compile`.
+        options: `learning_rate`, `warmup`, `cooldown`, `steps`, `label_smoothing`, `precision`, `jit_compile`.
 
     Returns:
         The metrics, "loss" first.
     """
     # Adam as in Vaswani et al., 2017, section 5.3.
     optimizer = keras.optimizers.Adam(
-        WarmupInverseSqrt(options.learning_rate, options.warmup, options.cooldown, options.steps), beta_1=0.9, beta_2=0.98, epsilon=1e-9
+        WarmupInverseSqrt(options.learning_rate, options.warmup, options.cooldown, options.steps),
+        beta_1=0.9,
+        beta_2=0.98,
+        epsilon=1e-9,
     )
     optimizer = with_loss_scaling(optimizer, options.precision)
     metrics = [TokenLoss(options.label_smoothing), MaskedAccuracy()]
