@@ -9,6 +9,7 @@ import tensorflow as tf
 from reference_generation import ToyModel, reorder
 
 from keras_attention.generation import beam_search, greedy, greedy_uncached
+from keras_attention.generation.array_beam import array_beam_search
 from keras_attention.generation.loop import run_loop
 
 START, END, PAD = 1, 2, 0
@@ -188,6 +189,11 @@ def test_a_negative_penalty_is_largest_at_the_next_token():
     options = {"beams": 2, "end_id": END, "max_new_tokens": 50, "length_penalty": -0.6}
     result = beam_search(step, reorder, {}, [START], **options)
     assert [tokens for tokens, _ in rows_of(result, 0)] == [[END], [3, 4, END]]
+    options |= {"max_new_tokens": [50], "pad_id": PAD}
+    arrays = array_beam_search(
+        lambda tokens, state: (table[tokens], state), lambda state, parents: state, {}, [START], **options
+    )
+    np.testing.assert_array_equal(arrays.tokens, result.tokens)
 
 
 @pytest.mark.parametrize("beams", [None, 2])
