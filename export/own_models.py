@@ -46,7 +46,7 @@ def output_names(model, outputs):
     if isinstance(outputs, dict):
         return named(outputs)
     flat = tf.nest.flatten(outputs)
-    names = list(getattr(model, "output_names", None) or []) if isinstance(model, keras.Model) else []
+    names = list(getattr(_functional(model), "output_names", None) or [])
     if len(names) != len(flat) or len(set(names)) != len(names):
         names = [f"output_{i}" for i in range(len(flat))]
     return dict(zip(names, flat, strict=True))
@@ -58,14 +58,17 @@ def _own_name(spec, path, structure):
 
 
 def _inputs_of(model):
-    functional = model._functional if isinstance(model, keras.Sequential) else model
-    structure = getattr(functional, "_inputs_struct", None)
+    structure = getattr(_functional(model), "_inputs_struct", None)
     if structure is None:
         raise UsageError(
             f"Keras does not record what the subclassed model {model.name!r} takes. Give input_signature=, such "
             "as {'ids': tf.TensorSpec([None, None], tf.int32)}"
         )
     return tf.nest.map_structure(_spec, structure)
+
+
+def _functional(model):
+    return model._functional if isinstance(model, keras.Sequential) else model
 
 
 def _spec(x):

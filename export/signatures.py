@@ -5,6 +5,7 @@ import tensorflow as tf
 from keras_attention.errors import UsageError
 from keras_attention.export.boundary import Endpoint, inward, outward, outward_spec, real_ids
 from keras_attention.export.state_names import named, packed
+from keras_attention.layers import PositionalEncoding
 from keras_attention.ops import checks
 
 _MEMORY_LENGTHS = "memory_lengths"
@@ -28,6 +29,12 @@ def capacity_of(model, max_length):
             f"The decoding state of an export has a fixed size. Got max_length={capacity!r}; give max_length=, the "
             "most positions that a sequence may have."
         )
+    for layer in model._flatten_layers(include_self=False):
+        if isinstance(layer, PositionalEncoding) and layer.beyond == "error" and layer.max_len < capacity:
+            raise UsageError(
+                f"The model's learned positions end at {layer.max_len}. Got max_length={capacity}; give "
+                f"{layer.max_len} or less."
+            )
     return int(capacity)
 
 

@@ -13,11 +13,14 @@ from tiny_language_model import TinyLanguageModel
 
 from keras_attention.errors import UsageError
 from keras_attention.export import export_saved_model, graph_scan, saved_model_check
+from keras_attention.export.answers import decoding_state
 from keras_attention.export.state_names import named, packed
-from keras_attention.generation import beam_search, greedy
+from keras_attention.generation import beam_search, greedy, greedy_uncached
+from keras_attention.generation.best_answer import best_answer
 from keras_attention.generation.limits import answer_limits
 from keras_attention.generation.source_ids import source_ids
 from keras_attention.layers import MultiHeadAttention
+from keras_attention.mechanisms import SoftmaxAttention
 from keras_attention.models import Transformer
 from keras_attention.text import SentencePieceTokenizer
 
@@ -205,6 +208,22 @@ def test_translate(text_export, tokenizer):
     want = tokenizer.decode(want.tokens.numpy())
     assert got == [answer if text.strip() else "" for text, answer in zip(texts, want, strict=True)]
     assert got[1] == got[3] == ""
+
+
+@pytest.mark.parametrize("mechanism", ["local", "linear", SoftmaxAttention(cache="rolling")], ids=str)
+def test_whole_answers_from_every_kind_of_state(rng, mechanism):
+    """States that grow, that roll and cannot grow, and that have no length at all."""
+    model = transformer(decoder_mechanism=mechanism)
+    source = tf.constant(random_source(rng, 2, 5))
+    state = decoding_state(model, source, CAPACITY)
+    got = best_answer(model, state, limits=tf.constant([5, 3]))
+
+    def logits(prefix):
+        return model({"source": source, "target": prefix})
+
+    want = greedy_uncached(logits, [2, 2], **IDS, max_new_tokens=[5, 3])
+    np.testing.assert_array_equal(got.tokens, want.tokens)
+    close(got.scores, want.scores, 1e-4)
 
 
 # --- what servers do to requests -----------------------------------------------------------------------------------
@@ -489,6 +508,13 @@ def test_refuses_what_is_in_the_way(tmp_path, content):
     with pytest.raises(UsageError, match=r"[Gg]ive"):
         export_saved_model(small_model(), path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+def test_refuses_states_beyond_learned_positions(tmp_path):
+    model = transformer(positions="learned")
+    with pytest.raises(UsageError, match=f"learned positions end at {CAPACITY}"):
+        export_saved_model(model, tmp_path / "model", max_length=CAPACITY + 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_refuses_names_that_cannot_be_served(tmp_path):

@@ -250,10 +250,10 @@ class Transformer(keras.Model):
                 "self": {name: x for name, x in own.items() if name not in _SHARED},
                 "memory": {"key": projected["key"], "value": projected["value"]},
             }
-        lengths = {"lengths": tf.zeros([batch], tf.int32)}
-        growing = {"valid": tf.zeros([batch, 0], tf.int32)}
+        # A rolling state has lengths even where none was asked to have a size; a recurrent one has neither.
+        counts = "lengths" if "lengths" in own or max_length is not None else "valid"
         return {
-            **(growing if max_length is None else lengths),
+            counts: tf.zeros([batch] if counts == "lengths" else [batch, 0], tf.int32),
             "overflow": tf.zeros([batch], tf.int32),
             "memory_valid": tf.cast(memory_mask, tf.int32),
             "layers": layers,
