@@ -55,7 +55,12 @@ class TokenEmbedding(keras.layers.Layer):
 
     def logits(self, x):
         """Scores of every token, float32 [..., vocab_size], from x [..., d_model] by the same table (tied weights)."""
-        return tf.cast(tf.matmul(x, tf.cast(self.embeddings, x.dtype), transpose_b=True), tf.float32)
+        table = tf.cast(self.embeddings, x.dtype)
+        # One product of two matrices: a batched one with a broadcast table runs at half the rate, and its gradient
+        # holds a copy of the table for each row of the batch.
+        *leading, width = checks.sizes(x)
+        logits = tf.matmul(tf.reshape(x, [-1, width]), table, transpose_b=True)
+        return tf.cast(tf.reshape(logits, [*leading, self.vocab_size]), tf.float32)
 
     def compute_mask(self, ids, previous_mask=None):
         return None if self.pad_id is None else keras.ops.not_equal(ids, self.pad_id)
