@@ -121,7 +121,8 @@ def test_half_precision_sums_in_float32(rng):
 
 
 @pytest.mark.parametrize("outer, inner", [(False, False), (False, True), (True, False)], ids=["plain", "xla", "jit"])
-def test_unknown_sizes_with_gradient(rng, outer, inner):
+@pytest.mark.parametrize("block_size", [8, None])
+def test_unknown_sizes_with_gradient(rng, outer, inner, block_size):
     """Also under jit_compile, where a loop of unknown length has no gradient unless it brings its own."""
     shapes = [tf.TensorSpec([None, 2, None, 4])] * 4 + [tf.TensorSpec([None, None], tf.bool)]
 
@@ -129,7 +130,9 @@ def test_unknown_sizes_with_gradient(rng, outer, inner):
     def outputs(q, k, v, upstream, padding):
         with tf.GradientTape() as tape:
             tape.watch([q, k, v])
-            out = blockwise_attention(q, k, v, use_causal_mask=True, padding_mask=padding, block_size=8, xla=inner)
+            out = blockwise_attention(
+                q, k, v, use_causal_mask=True, padding_mask=padding, xla=inner, block_size=block_size
+            )
         assert out.shape.as_list() == [None, 2, None, 4]
         return out, tape.gradient(out, [q, k, v], upstream)
 
@@ -149,6 +152,17 @@ def test_unknown_lengths_compile_few_sizes():
         assert room % 128 == 0
         rooms.add(room)
     assert len(rooms) < 32
+
+
+def test_blocks_fit_the_sizes():
+    assert tile_plan.longest_block(1, 8, True) == 256
+    assert tile_plan.longest_block(1, 8, False) == 512
+    assert tile_plan.longest_block(64, 8, True) == tile_plan.longest_block(64, 8, False) == 128
+    # Plain loops over an unknown length pad a short sequence to no long block.
+    short = tile_plan.plan(tf.constant(20), None, 512, False)
+    assert (int(short.block), int(short.room)) == (20, 20)
+    empty = tile_plan.plan(tf.constant(0), None, 512, False)
+    assert (int(empty.block), int(empty.room)) == (1, 1)
 
 
 def test_static_lengths_are_cut_evenly():
@@ -311,7 +325,7 @@ def test_exports_hold_no_compiled_function(rng, tmp_path):
 
     @tf.function(input_signature=[*shapes, tf.TensorSpec([None, None], tf.bool, name="padding")], autograph=False)
     def serve(q, k, v, padding):
-        return {"out": blockwise_attention(q, k, v, use_causal_mask=True, padding_mask=padding, block_size=8)}
+        return {"out": blockwise_attention(q, k, v, use_causal_mask=True, padding_mask=padding)}
 
     module = tf.Module()
     module.serve = serve

@@ -86,8 +86,9 @@ def blockwise_attention(
         for name, size in (("query_block_size", query_block_size), ("key_block_size", key_block_size))
     ]
     # A tile of queries holds the rows of all heads that share their keys.
-    by_query = tile_plan.plan(query_length, blocks[0], max(16, 256 // groups), compiled)
-    by_key = tile_plan.plan(key_length, blocks[1], 256, compiled)
+    longest = tile_plan.longest_block(batch, heads, compiled)
+    by_query = tile_plan.plan(query_length, blocks[0], max(16, longest // groups), compiled)
+    by_key = tile_plan.plan(key_length, blocks[1], longest, compiled)
 
     positions = padding = None
     if use_causal_mask:

@@ -12,7 +12,7 @@ class Plan(NamedTuple):
 
     length: Any
     room: Any
-    block: int
+    block: Any
     exact: bool  # room equals length
 
 
@@ -29,8 +29,10 @@ def plan(length, block, longest, compiled):
         A `Plan`. Where many lengths may come (not static, or in eager code) its blocks and rooms take few values.
     """
     if not isinstance(length, int):
-        count = tf.maximum(blocks_in(length, block or longest), 1)
-        block = block or longest
+        if block is None:
+            # Plain loops take any size of block: a short sequence need not be padded to a long one.
+            block = longest if compiled else tf.clip_by_value(length, 1, longest)
+        count = tf.maximum(blocks_in(length, block), 1)
         return Plan(length, (_rounded(count) if compiled else count) * block, block, False)
     if tf.executing_eagerly():
         block = block or min(longest, max(16, 1 << (length - 1).bit_length()))
@@ -44,6 +46,21 @@ def plan(length, block, longest, compiled):
     block = max(1, min(block, length))
     room = max(1, blocks_in(length, block)) * block
     return Plan(length, room, block, room == length)
+
+
+def longest_block(batch, heads, compiled):
+    """The side of a tile: large for the sake of matrix products, small enough that all heads' scores stay in cache.
+
+    Args:
+        batch: int, or a scalar tensor where it is not static (taken as one).
+        heads: int.
+        compiled: XLA keeps its tiles in cache at 256; plain operations cost more each and like them larger.
+    """
+    pairs = heads * batch if isinstance(batch, int) else heads
+    for block in (256,) if compiled else (512, 256):
+        if pairs * block * block <= 2**21:
+            return block
+    return 128
 
 
 def blocks_in(length, block):
