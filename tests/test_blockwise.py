@@ -123,7 +123,7 @@ def test_half_precision_sums_in_float32(rng):
 @pytest.mark.parametrize("outer, inner", [(False, False), (False, True), (True, False)], ids=["plain", "xla", "jit"])
 @pytest.mark.parametrize("block_size", [8, None])
 def test_unknown_sizes_with_gradient(rng, outer, inner, block_size):
-    """Also under jit_compile, where a loop of unknown length has no gradient unless it brings its own."""
+    """Case 24b: also under jit_compile, where a loop of unknown length has no gradient unless it brings its own."""
     shapes = [tf.TensorSpec([None, 2, None, 4])] * 4 + [tf.TensorSpec([None, None], tf.bool)]
 
     @tf.function(jit_compile=outer, input_signature=shapes, autograph=False)
