@@ -3,6 +3,7 @@
 # First in the alphabet and in fact: this one raises where Keras runs on another backend.
 from keras_attention import backend as _backend  # noqa: F401
 from keras_attention.layers import MultiHeadAttention, PositionalEncoding, recommended_num_heads
+from keras_attention.ops.blockwise import blockwise_attention
 from keras_attention.ops.dot_product import scaled_dot_product_attention
 from keras_attention.ops.linear import linear_attention
 from keras_attention.ops.masks import look_ahead_mask, padding_mask
@@ -12,6 +13,7 @@ __version__ = "0.1.0"
 __all__ = [
     "MultiHeadAttention",
     "PositionalEncoding",
+    "blockwise_attention",
     "linear_attention",
     "look_ahead_mask",
     "padding_mask",
