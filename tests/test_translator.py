@@ -251,11 +251,22 @@ def test_places_that_hold_no_model(tmp_path):
         Translator.load(tmp_path / "empty")
 
 
-def test_onnx_config_without_a_length(onnx_folder):
+def test_onnx_config(onnx_folder):
+    """The exported width is the default one; what cannot be is named."""
     folder, _ = onnx_folder
-    (folder / "config.json").write_text("{}")
-    with pytest.raises(UsageError, match="no whole number 'max_position_embeddings'"):
-        Translator.load(folder)
+    three = Translator.load(folder)(TEXTS, beams=3)
+    assert Translator.load(folder)(TEXTS) != three
+    generation = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(generation | {"num_beams": 3}))
+    assert Translator.load(folder)(TEXTS) == three
+    for content, message in (
+        ({}, "must say 'max_position_embeddings'.* at least 2. Got None"),
+        ({"max_position_embeddings": "21"}, "Got '21'"),
+        ({"max_position_embeddings": 1}, "Got 1;"),
+    ):
+        (folder / "config.json").write_text(json.dumps(content))
+        with pytest.raises(UsageError, match=message):
+            Translator.load(folder)
 
 
 def test_bad_arguments_are_named(translator):

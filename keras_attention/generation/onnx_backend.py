@@ -20,7 +20,7 @@ class OnnxBackend:
 
     Args:
         folder: `pathlib.Path` with the three graphs, config.json and tokenizer.model; generation_config.json, when
-            there, has the last word on the special ids.
+            there, has the last word on the special ids and the width of the search.
         providers: execution providers of onnxruntime, most wanted first; CUDA where the installed one has it, and the
             CPU, by default.
 
@@ -36,13 +36,14 @@ class OnnxBackend:
         config = read_json_object(folder / "config.json")
         if (folder / "generation_config.json").is_file():
             config |= read_json_object(folder / "generation_config.json")
-        self._start, self._end, self._pad, self._max_length = (
-            _whole_number(config, name, default, folder)
-            for name, default in (
-                ("decoder_start_token_id", BOS_ID),
-                ("eos_token_id", EOS_ID),
-                ("pad_token_id", PAD_ID),
-                ("max_position_embeddings", None),
+        self._start, self._end, self._pad, self._max_length, self._beams = (
+            _whole_number(config, name, default, least, folder)
+            for name, default, least in (
+                ("decoder_start_token_id", BOS_ID, 0),
+                ("eos_token_id", EOS_ID, 0),
+                ("pad_token_id", PAD_ID, 0),
+                ("max_position_embeddings", None, 2),
+                ("num_beams", 1, 1),
             )
         )
         self.tokenizer = SentencePieceTokenizer.load(folder / "tokenizer.model")
@@ -55,10 +56,10 @@ class OnnxBackend:
 
         Args:
             texts: list of `str`.
-            beams: width of the search; 1, greedy, by default.
-            length_penalty: of the beam search; 0.6 by default.
+            beams: width of the search; the exported one by default.
+            length_penalty: of the beam search; 0.6 by default (the clients' number of that name means another thing).
         """
-        beams, length_penalty = beams or 1, 0.6 if length_penalty is None else length_penalty
+        beams, length_penalty = beams or self._beams, 0.6 if length_penalty is None else length_penalty
         ids = source_ids(self.tokenizer, texts, self._max_length)
         mask = ids != PAD_ID
         memory = self._encoder({"input_ids": ids, "attention_mask": mask})["last_hidden_state"]
@@ -133,9 +134,12 @@ class _Graph:
         return dict(zip(self._outputs, self._session.run(self._outputs, feeds), strict=True))
 
 
-def _whole_number(config, name, default, folder):
+def _whole_number(config, name, default, least, folder):
     value = config.get(name)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise UsageError(f"{folder} has no whole number {name!r} in its config.json. Got {value!r}; export again.")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UsageError(
+            f"{folder} must say {name!r} in its config.json, a whole number of at least {least}. Got {value!r}; "
+            "export the model again."
+        )
     return value

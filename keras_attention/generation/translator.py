@@ -57,8 +57,8 @@ class Translator:
         Args:
             texts: list of `str`, in any number and of any length; a text that is longer than the model's `max_length`
                 loses its end.
-            beams: width of the search. By default 1 (greedy), and the exported one for a SavedModel, whose search
-                cannot be changed.
+            beams: width of the search. By default 1 (greedy) for a run folder, and the exported one for an export; that
+                of a SavedModel cannot be changed.
             length_penalty: of a beam search, see `keras_attention.generation.beam_search`; 0.6 by default.
 
         Returns:
