@@ -9,6 +9,7 @@ import reference
 import tensorflow as tf
 
 from keras_attention import MultiHeadAttention
+from keras_attention.layers import DecoderBlock
 from keras_attention.ops import masks
 
 B, T, S, H, K, D = 2, 5, 7, 4, 2, 3
@@ -470,6 +471,32 @@ def test_projected_memory_equals_cross_attention(rng):
     close(layer(q=q, memory=layer.project_memory(v, k)), layer(v, k, q), 1e-6)
     further = rng.random((B, S)) < 0.7
     close(layer(q=q, memory=memory, padding_mask=further), layer(v, k, q, padding_mask=keep & further), 1e-6)
+
+
+def test_projected_memory_keeps_implicit_masks(rng):
+    v, k, q = cross_inputs(rng)
+    layer = built(small(), v, k, q)
+    v_keep, k_keep, further = (rng.random((B, S)) < 0.8 for _ in range(3))
+    v_keep[:, 0] = k_keep[:, 0] = further[:, 0] = True
+    mv, mk = masked(v, v_keep), masked(k, k_keep)
+    memory = layer.project_memory(mv, mk)
+    np.testing.assert_array_equal(memory["valid"], v_keep & k_keep)
+    close(layer(q=q, memory=memory), layer(mv, mk, q), 1e-6)
+    np.testing.assert_array_equal(
+        layer.project_memory(mv, mk, padding_mask=further)["valid"], v_keep & k_keep & further
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_a_decoder_blocks_memory_keeps_implicit_masks(rng, dtype):
+    keep, further = rng.random((B, S)) < 0.8, rng.random((B, S)) < 0.8
+    keep[:, 0] = further[:, 0] = True
+    encoded, x = masked(normal(rng, B, S, 8), keep), normal(rng, B, T, 8)
+    block = DecoderBlock(8, 2, 16, dtype=dtype)
+    for mask in (None, further):
+        want = block(x, encoded, memory_mask=mask)
+        got = block(x, block.project_memory(encoded, mask))
+        close(tf.cast(got, tf.float32), tf.cast(want, tf.float32), 1e-6)
 
 
 def test_memory_and_state_are_not_mixed_with_other_inputs(rng):

@@ -223,9 +223,8 @@ class DecoderBlock(_Block):
         return self.attention.init_state(batch_size, max_length)
 
     def project_memory(self, memory, memory_mask=None):
-        """The cross-attention's keys and values, computed once for a whole decoding."""
-        mask = implicit_masks.get(memory) if memory_mask is None else memory_mask
-        return self.cross_attention.project_memory(memory, padding_mask=mask)
+        """The cross-attention's keys and values, computed once for a whole decoding; memory's implicit mask counts."""
+        return self.cross_attention.project_memory(memory, padding_mask=memory_mask)
 
     def get_config(self):
         mechanism = self.cross_mechanism

@@ -268,7 +268,7 @@ class MultiHeadAttention(keras.layers.Layer):
         """Keys and values of a sequence that will be attended to many times (an encoder's output).
 
         Args:
-            v: [B, S, E]; k: the same by default.
+            v: [B, S, E]; k: the same by default. Their implicit masks are honoured.
             padding_mask: boolean [B, S], True = a real key.
 
         Returns:
@@ -276,12 +276,13 @@ class MultiHeadAttention(keras.layers.Layer):
         """
         if not self.built:
             raise ValueError(f"Layer {self.name!r} has no weights yet: call or build it before project_memory.")
-        v = self._cast(v)
-        k = v if k is None else self._cast(k)
+        k = v if k is None else k
+        # Read before the cast, which makes tensors without them.
+        v_mask, k_mask = implicit_masks.get(v), implicit_masks.get(k)
+        k, v = self._cast(k), self._cast(v)
         batch, length, _ = checks.sizes(k)
-        valid = tf.ones([batch, length], tf.int32)
-        if padding_mask is not None:
-            valid = tf.cast(masks.key_mask(padding_mask, "padding_mask", batch, length), tf.int32)
+        padding = self._mask(None, padding_mask, v_mask, k_mask, None, False, batch, length, length).padding
+        valid = tf.ones([batch, length], tf.int32) if padding is None else tf.cast(padding, tf.int32)
         return {
             "key": self.split_heads(self.key_projection(k), self.num_kv_heads),
             "value": self.split_heads(self.value_projection(v), self.num_kv_heads),
