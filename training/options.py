@@ -5,6 +5,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from keras_attention.errors import UsageError
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
+BLEU_TOKENIZERS = ("auto", "13a", "zh", "char", "intl", "none")
 EMBEDDED = "embedded"
 DEFAULT_EPOCHS = 10
 
@@ -88,7 +89,7 @@ class TrainOptions:
     validation_sentences: int = _option(200, "How many validation sentences are translated each time.", least=1)
     test_sentences: int = _option(1000, "How many test sentences are translated at the end.", fixed=False, least=1)
     bleu_tokenizer: str = _option(
-        "auto", "sacrebleu's tokenizer: 13a, zh, char, intl, ...; 'auto' looks at the references."
+        "auto", "sacrebleu's tokenizer; 'auto' looks at the references.", choices=BLEU_TOKENIZERS
     )
     checkpoint_every: int = _option(500, "Steps between two checkpoints.", fixed=False, least=1)
     tensorboard: bool = _option(True, "Write TensorBoard's files to OUT/logs.", fixed=False)

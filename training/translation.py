@@ -10,7 +10,9 @@ import sys
 from dataclasses import fields
 
 import keras
+import tensorflow as tf
 
+from keras_attention import mechanisms
 from keras_attention.errors import UsageError
 from keras_attention.models import Transformer
 from keras_attention.text import SentencePieceTokenizer
@@ -18,7 +20,7 @@ from keras_attention.training.arguments import run_alone, typer_command
 from keras_attention.training.averaging import average_checkpoints
 from keras_attention.training.batches import BatchPlan
 from keras_attention.training.callbacks import Budget, Progress, ResumableTraining
-from keras_attention.training.checkpoints import CheckpointFolder, assign_variables
+from keras_attention.training.checkpoints import CheckpointFolder, DamagedCheckpoint, assign_variables
 from keras_attention.training.compiling import compile_model, dtype_policy, versions
 from keras_attention.training.corpus import SPLITS, load_corpus, sample
 from keras_attention.training.decoding import greedy_translator
@@ -146,8 +148,10 @@ class _Run:
         return plans
 
     def _make_model(self):
+        """The compiled model and its metrics; what its mechanism cannot do is an error here, not after an epoch."""
         options = self.options
         try:
+            decoder_mechanism = _decoder_mechanism(options.mechanism)
             model = Transformer(
                 self.tokenizer.vocab_size,
                 self.tokenizer.vocab_size,
@@ -157,14 +161,24 @@ class _Run:
                 num_decoder_layers=options.layers,
                 mlp_dim=options.mlp_dim,
                 mechanism=options.mechanism,
+                decoder_mechanism=decoder_mechanism,
                 dropout_rate=options.dropout,
                 max_length=options.max_length,
                 share_embeddings=options.share_embeddings,
                 seed=options.seed,
             )
             model.build()
+            # Of the longest source, which a mechanism may be unable to take, and the ways of training and of decoding.
+            source = tf.ones([1, options.max_length], tf.int32)
+            model({"source": source, "target": tf.ones([1, 2], tf.int32)})
+            model.init_state(source, max_length=4)
         except (ValueError, TypeError) as error:
             raise UsageError(" ".join(str(error).split())) from error
+        if decoder_mechanism is not None:
+            print(
+                f"mechanism {options.mechanism!r} cannot decode token by token: it is used in the encoder, and "
+                f"{decoder_mechanism!r} in the decoder"
+            )
         metrics = compile_model(model, options)
         return model, metrics
 
@@ -262,7 +276,14 @@ class _Run:
         self.folder.write_json(self.folder.history_path, progress.history)
         recent = self.checkpoints.regular()[-options.average :] if options.average else []
         if recent:
-            assign_variables(self.model.variables, average_checkpoints(recent), "average")
+            try:
+                average = average_checkpoints(recent)
+            except DamagedCheckpoint as error:
+                raise UsageError(
+                    f"The mean of the last {len(recent)} checkpoints cannot be taken: {error} Restore the file from a "
+                    "copy and resume, or train again."
+                ) from error
+            assign_variables(self.model.variables, average, "average")
             print(f"using the mean of the last {len(recent)} checkpoints")
         elif progress.best is not None and self.validation.restore_best(progress.best):
             print(f"using the best model, of step {progress.best['steps']}")
@@ -311,6 +332,19 @@ def _uncompiled_copy(model):
     for variable, value in zip(copy.variables, model.variables):
         variable.assign(value)
     return copy
+
+
+def _decoder_mechanism(name):
+    """The decoder's mechanism where it cannot be the encoder's, `name`; None where it can."""
+    if name == "auto":
+        return None
+    if name == "axial":
+        raise UsageError(
+            "--mechanism axial attends along the rows and columns of a grid, which a sentence does not have (its class "
+            "takes the grid's shape). Give another mechanism."
+        )
+    supports = mechanisms.class_of(name).supports
+    return None if supports.causal and supports.state is not None else "auto"
 
 
 def _progress(info):
