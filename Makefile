@@ -12,8 +12,8 @@ export TF_ENABLE_ONEDNN_OPTS ?= 1
 $(READY): setup.cfg pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install python3.11 (and python3-venv on Debian)"; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; $(PYTHON) is older: call make PYTHON=/path/to/python3.11"; exit 2; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make environments: apt-get install python3-venv"; exit 2; }
-	$(PYTHON) -m venv $(VENV)
+	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then $(PYTHON) -m venv $(VENV); \
+	else $(PYTHON) -m venv --without-pip $(VENV) && $(BIN)/python .ci/bootstrap_pip.py; fi
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[onnx,test,dev]'
 	@touch $@
 
