@@ -1,6 +1,6 @@
 import os
 
-# Before TensorFlow is imported: one thread pool per test worker, no log chatter, no GPU needed.
+# Before TensorFlow is imported: no log chatter.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from pathlib import Path

@@ -31,7 +31,7 @@ def logits_of(probabilities, vocab=4):
     return tf.constant([np.log(rows)], tf.float32)
 
 
-# ---- the numbers of a public report: p(correct) = .5, .75 on two real steps, then two pads -----------------------
+# ---- public report case 28: p(correct) = .5, .75 on two real steps, then two pads --------------------------------
 
 TWO_STEPS = 0.490415  # (ln 2 + ln 4/3) / 2
 
@@ -71,6 +71,7 @@ def token_loss_batches():
 
 
 def test_uneven_batches_give_the_token_mean():
+    """The second half of public report case 28."""
     metric = TokenLoss()
     for labels, logits in token_loss_batches():
         metric.update_state(labels, logits)

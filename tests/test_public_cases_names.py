@@ -1,4 +1,4 @@
-"""Case 43 of the public reports: names, order and dtypes of an exported model are those that its author gave."""
+"""Public report case 43: names and dtypes of an exported model are those that its author gave; clients go by name."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra [onnx]"
 
 
 class Tagger(keras.Model):
-    """A subclassed model from a dict to a dict, in an order that is not the alphabet's."""
+    """A subclassed model from a dict to a dict."""
 
     def __init__(self):
         super().__init__()

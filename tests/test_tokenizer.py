@@ -83,6 +83,9 @@ def test_digits_are_single_ids(tokenizer):
     assert [piece for piece in pieces if piece.isdigit()] == list("1984202417") + list("30")
 
 
+# The next tests, to that of wrong arguments, hold public report case 50: spellings, white space, empty and long texts.
+
+
 def test_two_spellings_of_a_letter_are_one(tokenizer):
     for text in ("école", "naïve année", "ünïcode"):
         decomposed = unicodedata.normalize("NFD", text)
