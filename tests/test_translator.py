@@ -118,7 +118,7 @@ def test_array_search_equals_the_tensor_search(rng, beams, alpha):
 
 @pytest.mark.parametrize("integers", ["int64", "int32"])
 def test_onnx_folder(onnx_folder, tokenizer, integers):
-    """Greedy and beams against lists in float64, text by text and together."""
+    """Greedy and beams against lists in float64, text by text and together; ids get the graph's dtype (case 48)."""
     folder, toy = onnx_folder
     toy.vocabulary = tokenizer.vocab_size
     toy.write(folder, max_length=MAX_LENGTH, integers=integers)
@@ -259,6 +259,13 @@ def test_onnx_config(onnx_folder):
     generation = json.loads((folder / "generation_config.json").read_text())
     (folder / "generation_config.json").write_text(json.dumps(generation | {"num_beams": 3}))
     assert Translator.load(folder)(TEXTS) == three
+    other = Translator.load(folder)(TEXTS, length_penalty=6.0)
+    (folder / "export.json").write_text(json.dumps({"options": {"beams": 3, "length_penalty": 6.0}}))
+    assert Translator.load(folder)(TEXTS) == other != three
+    (folder / "export.json").write_text(json.dumps({"options": {"length_penalty": "much"}}))
+    with pytest.raises(UsageError, match=r"finite number as length_penalty\. Got 'much'"):
+        Translator.load(folder)
+    (folder / "export.json").unlink()
     for content, message in (
         ({}, "must say 'max_position_embeddings'.* at least 2. Got None"),
         ({"max_position_embeddings": "21"}, "Got '21'"),

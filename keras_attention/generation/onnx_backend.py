@@ -1,5 +1,7 @@
 """Translation by an ONNX folder: three graphs run by onnxruntime, searched on NumPy arrays."""
 
+import math
+
 import numpy as np
 
 from keras_attention.errors import UsageError
@@ -20,7 +22,8 @@ class OnnxBackend:
 
     Args:
         folder: `pathlib.Path` with the three graphs, config.json and tokenizer.model; generation_config.json, when
-            there, has the last word on the special ids and the width of the search.
+            there, has the last word on the special ids and the width of the search. The length penalty is that of
+            export.json (in clients' configs a number of that name means another thing), 0.6 where there is none.
         providers: execution providers of onnxruntime, most wanted first; CUDA where the installed one has it, and the
             CPU, by default.
 
@@ -46,6 +49,7 @@ class OnnxBackend:
                 ("num_beams", 1, 1),
             )
         )
+        self._length_penalty = _exported_penalty(folder)
         self.tokenizer = SentencePieceTokenizer.load(folder / "tokenizer.model")
         self._encoder, self._decoder, self._decoder_with_past = (
             _Graph(folder / name, providers) for name in self.graphs
@@ -57,9 +61,10 @@ class OnnxBackend:
         Args:
             texts: list of `str`.
             beams: width of the search; the exported one by default.
-            length_penalty: of the beam search; 0.6 by default (the clients' number of that name means another thing).
+            length_penalty: of the beam search; the exported one by default.
         """
-        beams, length_penalty = beams or self._beams, 0.6 if length_penalty is None else length_penalty
+        beams = beams or self._beams
+        length_penalty = self._length_penalty if length_penalty is None else length_penalty
         ids = source_ids(self.tokenizer, texts, self._max_length)
         mask = ids != PAD_ID
         memory = self._encoder({"input_ids": ids, "attention_mask": mask})["last_hidden_state"]
@@ -143,3 +148,16 @@ def _whole_number(config, name, default, least, folder):
             "export the model again."
         )
     return value
+
+
+def _exported_penalty(folder):
+    if not (folder / "export.json").is_file():
+        return 0.6
+    options = read_json_object(folder / "export.json").get("options")
+    penalty = options.get("length_penalty", 0.6) if isinstance(options, dict) else 0.6
+    if isinstance(penalty, bool) or not isinstance(penalty, (int, float)) or not math.isfinite(penalty):
+        raise UsageError(
+            f"{folder / 'export.json'} must give a finite number as length_penalty. Got {penalty!r}; export the model "
+            "again."
+        )
+    return penalty

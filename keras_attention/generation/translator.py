@@ -59,7 +59,8 @@ class Translator:
                 loses its end.
             beams: width of the search. By default 1 (greedy) for a run folder, and the exported one for an export; that
                 of a SavedModel cannot be changed.
-            length_penalty: of a beam search, see `keras_attention.generation.beam_search`; 0.6 by default.
+            length_penalty: of a beam search, see `keras_attention.generation.beam_search`; 0.6 by default, and the
+                exported one for an export.
 
         Returns:
             list of `str`, in the order of the texts.
