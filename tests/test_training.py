@@ -212,6 +212,34 @@ def test_an_average_does_not_depend_on_an_interruption(corpus, tmp_path):
     # The budget ended inside the second epoch: the run is evaluated all the same, and says so of its epochs.
     metrics = RunFolder(out).read_metrics()
     assert metrics["steps"] == 13 and metrics["epochs"] == 1 and metrics["validation/loss"] > 0
+    # A damaged older checkpoint, seen only when the mean is taken again.
+    (out / "metrics.json").unlink()
+    older = out / "checkpoints" / names[0]
+    older.write_bytes(older.read_bytes()[:1000])
+    with pytest.raises(UsageError, match=rf"the last 3 checkpoints cannot be taken.*{names[0]}"):
+        train(options(corpus, out, resume=True, **chosen))
+
+
+def test_a_callback_can_end_training_in_the_middle_of_an_epoch(corpus, tmp_path):
+    stops = At(3, lambda: setattr(stops.model, "stop_training", True))
+    train(options(corpus, tmp_path / "run"), [stops])
+    assert RunFolder(tmp_path / "run").read_metrics()["steps"] == 3
+
+
+@pytest.mark.parametrize(("name", "in_decoder"), [("linformer", "softmax"), ("retention", "retention")])
+def test_a_mechanism_that_cannot_decode_is_used_in_the_encoder(corpus, tmp_path, monkeypatch, capsys, name, in_decoder):
+    monkeypatch.setattr(translation._Run, "complete", lambda run: run.model)
+    model = train(options(corpus, tmp_path / "run", mechanism=name))
+    stacks = (model.encoder_blocks, model.decoder_blocks)
+    assert [stack[0].attention.mechanism.registered_name for stack in stacks] == [name, in_decoder]
+    said = f"mechanism '{name}' cannot decode token by token: it is used in the encoder"
+    assert (said in capsys.readouterr().out) == (name != in_decoder)
+
+
+def test_a_mechanism_that_ends_before_the_longest_source_is_refused(corpus, tmp_path):
+    with pytest.raises(UsageError, match="2048"):
+        train(options(corpus, tmp_path / "run", mechanism="linformer", max_length=2049))
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- the command -------------------------------------------------------------------------------------------------
@@ -323,6 +351,8 @@ def test_bad_input_is_one_line_and_leaves_nothing(capsys, tmp_path, corpus):
         (["--precision", "float8"], "--precision must be one of float32, mixed_float16, mixed_bfloat16. Got float8"),
         (["--label-smoothing", "1"], "--label-smoothing must be at least 0 and below 1. Got 1.0"),
         (["--mechanism", "magic"], "magic"),
+        (["--mechanism", "axial"], "--mechanism axial attends along the rows and columns of a grid"),
+        (["--bleu-tokenizer", "13b"], "--bleu-tokenizer must be one of auto, 13a, zh, char, intl, none. Got 13b"),
         (["--source", "1"], "--source and --target are both column 1"),
         (["--source-file", "x"], "--source-file and --target-file belong together"),
         (["--locales", "en"], "--locales must be two locales with a comma between"),

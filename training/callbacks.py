@@ -212,7 +212,10 @@ class ResumableTraining(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self._in_epoch = False
-        self.model.stop_training = self.finish_epoch({} if logs is None else logs)
+        whole = self._epoch_is_whole()
+        over = self.finish_epoch({} if logs is None else logs)
+        # An epoch that ended early without the budget being spent was ended by a callback of the user.
+        self.model.stop_training = over or not whole
 
     def finish_interrupted_epoch(self):
         """Before `fit`: the validation that an interruption cut off, from the state saved before it.
