@@ -53,7 +53,11 @@ class TrainOptions:
     tokenizer_type: str = _option("unigram", "Kind of SentencePiece model.", choices=("unigram", "bpe"))
     max_length: int = _option(128, "Longest source or target in tokens; longer pairs are left out.", least=4)
     # --- model
-    mechanism: str = _option("auto", "How self-attention attends: a name from `keras_attention.mechanisms.names()`.")
+    mechanism: str = _option(
+        "auto",
+        "How self-attention attends: a name from `keras_attention.mechanisms.names()`; one that cannot decode token by "
+        "token is used in the encoder only.",
+    )
     d_model: int = _option(256, "Width of the model.", least=1)
     heads: int | None = _option(None, "Attention heads; by default what the width recommends.", least=1)
     layers: int = _option(3, "Encoder blocks, and as many decoder blocks.", least=1)
