@@ -4,6 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.errors import UsageError
+from keras_attention.generation.beam import length_penalty_of
+from keras_attention.text import BOS_ID, PAD_ID
 
 BATCHES = (1, 3)
 LENGTHS = (4, 7, 12)
@@ -53,3 +55,25 @@ def random_inputs(model, structure, rng):
         return tf.nest.map_structure(lambda spec: tf.constant(random(spec, batch, length), spec.dtype), structure)
 
     return [sample(batch, length) for batch in BATCHES for length in LENGTHS]
+
+
+def answer_scores(model, state, tokens, lengths, *, beams, length_penalty):
+    """The scores that a search of `model` gives to answers.
+
+    Args:
+        model: with `prefill`.
+        state: its state after the source was read.
+        tokens, lengths: the answers, int32 [B, N] and [B].
+        beams, length_penalty: of the search.
+
+    Returns:
+        float32 [B].
+    """
+    tokens, lengths = np.asarray(tokens, np.int32), np.asarray(lengths)
+    read = np.concatenate([np.full((len(tokens), 1), BOS_ID, np.int32), tokens[:, :-1]], axis=1)
+    logits = np.array(tf.cast(model.prefill(tf.constant(read), state)[0], tf.float32))
+    logits[:, :, [PAD_ID, BOS_ID]] = -np.inf
+    log_probs = np.take_along_axis(np.array(tf.nn.log_softmax(logits)), tokens[:, :, None], axis=2)[:, :, 0]
+    sums = np.where(np.arange(tokens.shape[1]) < lengths[:, None], log_probs, 0).sum(axis=1)
+    # The greedy search scores by the plain sum.
+    return sums if beams == 1 else sums / length_penalty_of(lengths, length_penalty).numpy()

@@ -1,5 +1,7 @@
 """Written ONNX files, run by ONNX Runtime, against the Keras model they came from."""
 
+import contextlib
+
 import numpy as np
 import tensorflow as tf
 
@@ -10,6 +12,7 @@ from keras_attention.export.comparing import (
     BATCHES,
     LENGTHS,
     STEPS,
+    answer_scores,
     masked,
     random_ids,
     random_inputs,
@@ -27,27 +30,34 @@ class Graph:
     """An ONNX file in ONNX Runtime: arrays by name in, arrays by name out.
 
     Raises:
-        UsageError: ONNX Runtime does not load the file.
+        UsageError: ONNX Runtime does not load the file, or not run it.
     """
 
     def __init__(self, path):
         _, _, onnxruntime = require_packages()
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3  # errors: they are raised as well
-        try:
+        self.name = path.name
+        with self._refusals("load"):
             self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:
-            # onnxruntime has a class for each kind of fault and no common one.
-            reason = " ".join(str(error).split())[:300]
-            raise UsageError(
-                f"The export failed its check: ONNX Runtime does not load {path.name} ({reason}); nothing was written."
-            ) from error
         self.inputs = [value.name for value in self.session.get_inputs()]
         self.outputs = [value.name for value in self.session.get_outputs()]
 
     def __call__(self, given):
         feeds = {name: np.asarray(given[name]) for name in self.inputs}
-        return dict(zip(self.outputs, self.session.run(self.outputs, feeds), strict=True))
+        with self._refusals("run"):
+            return dict(zip(self.outputs, self.session.run(self.outputs, feeds), strict=True))
+
+    @contextlib.contextmanager
+    def _refusals(self, act):
+        try:
+            yield
+        except Exception as error:
+            # onnxruntime has a class for each kind of fault and no common one.
+            reason = " ".join(str(error).split())[:300]
+            raise UsageError(
+                f"The export failed its check: ONNX Runtime does not {act} {self.name} ({reason}); nothing was written."
+            ) from error
 
 
 def compare_own(model, path, own, samples):
@@ -100,15 +110,14 @@ def _compare(model, decoder, comparison, rng, batch, length, beams, length_penal
         comparison.numbers("keys and values", x, np.repeat(kept, groups, axis=1))
 
     limits = np.full(batch, min(ANSWER_TOKENS, model.max_length), np.int32)
-    want = best_answer(
-        model,
-        model.init_state(tf.constant(source)),
-        limits=tf.constant(limits),
-        beams=beams,
-        length_penalty=length_penalty,
-    )
+    state, options = model.init_state(tf.constant(source)), {"beams": beams, "length_penalty": length_penalty}
+    want = best_answer(model, state, limits=tf.constant(limits), **options)
+
+    def rescore(tokens, lengths):
+        return answer_scores(model, state, tokens, lengths, **options)
+
     got = decoder.answer(source, limits, beams, length_penalty)
-    comparison.answers("answers", got, want._asdict())
+    comparison.answers("answers", got, want._asdict(), rescore)
 
 
 class OnnxDecoder:

@@ -12,6 +12,7 @@ from keras_attention.export.comparing import (
     FIRST_ID,
     LENGTHS,
     STEPS,
+    answer_scores,
     masked,
     random_ids,
     random_inputs,
@@ -58,7 +59,9 @@ def compare(model, served, *, capacity, tokenizer, own, samples, beams, length_p
     if not decodes(model):
         return comparison
     vocabulary = getattr(model, "source_vocab_size", None) or vocabulary_of(model)
-    lengths = [length for length in LENGTHS if length + STEPS <= capacity] or [max(1, capacity - STEPS)]
+    # A prompt shares the state with the steps after it; a source does not.
+    longest = capacity if has_encoder(model) else max(1, capacity - 1)
+    lengths = sorted({min(length, longest) for length in LENGTHS})
     for batch in BATCHES:
         for length in lengths:
             ids, real = random_ids(rng, batch, length, vocabulary)
@@ -78,7 +81,7 @@ def _decoding(model, served, ids, real, capacity, rng, comparison):
         got = served["encode"](**inputs)
         comparison.numbers("encode", got["memory"], outward(model.encode(source)))
         vocabulary = getattr(model, "target_vocab_size", None) or vocabulary_of(model)
-        target, target_real = random_ids(rng, len(ids), 2, vocabulary)
+        target, target_real = random_ids(rng, len(ids), min(2, max(1, capacity - 1)), vocabulary)
         target[:, 0] = BOS_ID if vocabulary > BOS_ID else 0
         inputs |= {"target_ids": tf.constant(target), "target_lengths": tf.constant(target_real)}
         prompt, prompt_real = tf.constant(masked(target, target_real)), target_real
@@ -89,7 +92,7 @@ def _decoding(model, served, ids, real, capacity, rng, comparison):
     logits, state = model.prefill(prompt, state)
     got = dict(served["prefill"](**inputs))
     _decoded("prefill", got, logits, state, comparison, prompt_real)
-    for _ in range(STEPS):
+    for _ in range(min(STEPS, capacity - prompt.shape[1])):
         token = random_ids(rng, len(ids), 1, vocabulary)[0][:, 0]
         logits, state = model.step(tf.constant(token), state)
         got.pop("logits")
@@ -112,9 +115,13 @@ def _answers(model, served, ids, real, capacity, comparison, **options):
     limits = tf.fill([len(ids)], min(ANSWER_TOKENS, capacity))
     state = decoding_state(model, tf.constant(masked(ids, real)), capacity)
     want = best_answer(model, state, limits=limits, **options)
+
+    def rescore(tokens, lengths):
+        return answer_scores(model, state, tokens, lengths, **options)
+
     got = served["generate"](input_ids=tf.constant(ids), input_lengths=tf.constant(real), max_new_tokens=limits)
     got = {"tokens": got["output_ids"], "lengths": got["output_lengths"], "scores": got["scores"]}
-    comparison.answers("generate", got, want._asdict())
+    comparison.answers("generate", got, want._asdict(), rescore)
 
 
 def _texts(served, tokenizer, rng, capacity):

@@ -21,13 +21,18 @@ def has_encoder(model):
     return decodes(model) and callable(getattr(model, "encode", None))
 
 
-def capacity_of(model, max_length):
-    """The size of exported decoding states: the option, or the model's own `max_length`."""
+def capacity_of(model, max_length, texts=False):
+    """The size of exported decoding states: the option, or the model's own `max_length`; `texts`: also of sources."""
     capacity = getattr(model, "max_length", None) if max_length is None else max_length
     if isinstance(capacity, bool) or not hasattr(capacity, "__index__") or int(capacity) < 1:
         raise UsageError(
             f"The decoding state of an export has a fixed size. Got max_length={capacity!r}; give max_length=, the "
             "most positions that a sequence may have."
+        )
+    if texts and capacity < 3:
+        raise UsageError(
+            f"The source of a text is its begin, at least one subword, and its end. Got max_length={capacity}; give 3 "
+            "or more."
         )
     for layer in model._flatten_layers(include_self=False):
         if isinstance(layer, PositionalEncoding) and layer.beyond == "error" and layer.max_len < capacity:
