@@ -5,6 +5,7 @@ import re
 import tensorflow as tf
 
 from keras_attention.errors import UsageError
+from keras_attention.export.quiet import quiet
 from keras_attention.ops import checks
 
 PAD = 0
@@ -83,7 +84,9 @@ class Endpoint:
             return outputs
 
         self.function = served
-        self.concrete = tf.function(served, autograph=False).get_concrete_function(*inputs)
+        # It warns of every name with a dot; the signature gets the name as it is.
+        with quiet("absl"):
+            self.concrete = tf.function(served, autograph=False).get_concrete_function(*inputs)
         self.outputs = {
             key: tf.TensorSpec(x.shape, x.dtype, key) for key, x in self.concrete.structured_outputs.items()
         }

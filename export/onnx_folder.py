@@ -11,6 +11,7 @@ from keras_attention.export import folders, onnx_check, onnx_graph
 from keras_attention.export.onnx_config import write_configs
 from keras_attention.export.own_models import own_endpoint
 from keras_attention.export.report import ExportReport
+from keras_attention.export.search_options import refuse_unused, search_options
 from keras_attention.export.transformer_graphs import TransformerGraphs
 from keras_attention.models.transformer import Transformer
 
@@ -20,8 +21,8 @@ def export_onnx(
     path,
     *,
     tokenizer=None,
-    beams=1,
-    length_penalty=0.6,
+    beams=None,
+    length_penalty=None,
     input_signature=None,
     samples=None,
     external_data_over=onnx_graph.EXTERNAL_DATA_OVER,
@@ -43,8 +44,9 @@ def export_onnx(
         model: a built `keras.Model`.
         path: a folder that does not exist.
         tokenizer: `keras_attention.text.SentencePieceTokenizer`, saved beside the graphs.
-        beams, length_penalty: of the search, for clients: noted in generation_config.json and export.json.
-        input_signature: nested `tf.TensorSpec` of the argument of a subclassed model.
+        beams, length_penalty: of the search, 1 and 0.6 by default, for clients: noted in generation_config.json and
+            export.json.
+        input_signature: for another model that is subclassed, nested `tf.TensorSpec` of its argument.
         samples: for another model, a list of its inputs to compare with; random ones by default.
         external_data_over: bytes of weights from which on a graph keeps them in a file beside it (a protobuf ends at
             2 GiB); move the two together.
@@ -53,8 +55,8 @@ def export_onnx(
         `ExportReport`.
 
     Raises:
-        UsageError: a folder that exists, a missing package, what cannot be expressed, and a comparison that failed;
-            nothing is left behind then.
+        UsageError: a folder that exists, a missing package, what cannot be expressed, an option that has no effect on
+            this model, and a comparison that failed; nothing is left behind then.
 
     Example:
         >>> report = export_onnx(model, "exports/en_de_onnx", tokenizer=tokenizer)
@@ -62,14 +64,20 @@ def export_onnx(
     """
     onnx_graph.require_packages()
     folders.check_new(path)
-    options = {"beams": beams, "length_penalty": length_penalty}
+    if isinstance(model, Transformer):
+        why = "what a Transformer takes, and is compared on, is known"
+        refuse_unused(why, input_signature=input_signature, samples=samples)
+    else:
+        why = "only the ONNX folder of a Transformer holds texts and a search"
+        refuse_unused(why, tokenizer=tokenizer, beams=beams, length_penalty=length_penalty)
+    options = search_options(beams, length_penalty)
     with folders.beside(path) as temporary:
         if isinstance(model, Transformer):
             model = in_float32(model)
             graphs = TransformerGraphs(model).graphs()
             for name, (function, inputs, outputs) in graphs.items():
                 onnx_graph.write(temporary / name, function, inputs, outputs, model.variables, external_data_over)
-            write_configs(temporary, model, beams)
+            write_configs(temporary, model, options["beams"])
             if tokenizer is not None:
                 tokenizer.save(temporary / "tokenizer.model")
             comparison = onnx_check.compare_transformer(model, temporary, **options)
@@ -83,7 +91,7 @@ def export_onnx(
             "keras_attention": keras_attention.__version__,
             "opset": onnx_graph.OPSET,
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "options": options,
+            "options": options if isinstance(model, Transformer) else {},
             "files": {
                 name: {"inputs": [port.name for port in inputs], "outputs": [port.name for port in outputs]}
                 for name, (_, inputs, outputs) in graphs.items()

@@ -10,7 +10,9 @@ from keras_attention.errors import UsageError
 from keras_attention.export import folders, graph_scan, saved_model_check
 from keras_attention.export.answers import Answers
 from keras_attention.export.own_models import own_endpoint
+from keras_attention.export.quiet import quiet
 from keras_attention.export.report import ExportReport
+from keras_attention.export.search_options import refuse_unused, search_options
 from keras_attention.export.signatures import capacity_of, decodes, decoding_endpoints, has_encoder
 
 
@@ -19,8 +21,8 @@ def export_saved_model(
     path,
     *,
     tokenizer=None,
-    beams=1,
-    length_penalty=0.6,
+    beams=None,
+    length_penalty=None,
     max_length=None,
     input_signature=None,
     samples=None,
@@ -57,17 +59,18 @@ def export_saved_model(
         model: a built `keras.Model`.
         path: folder of the versions; new, or written by an earlier export.
         tokenizer: `keras_attention.text.SentencePieceTokenizer`, or what has `tokenize` and `detokenize` like it.
-        beams: width of the beam search of `translate` and `generate`; 1 is greedy.
-        length_penalty: of the beam search, see `keras_attention.generation.beam_search`.
+        beams: width of the beam search of `translate` and `generate`; 1, greedy, by default.
+        length_penalty: of the beam search, see `keras_attention.generation.beam_search`; 0.6 by default.
         max_length: size of decoding states and bound of answers; the model's own `max_length` by default.
-        input_signature: nested `tf.TensorSpec` of the argument of a subclassed model.
+        input_signature: for another model that is subclassed, nested `tf.TensorSpec` of its argument.
         samples: for another model, a list of its inputs to compare with; random ones by default.
 
     Returns:
         `ExportReport`.
 
     Raises:
-        UsageError: what cannot be exported or written, and a comparison that failed; nothing is left behind then.
+        UsageError: what cannot be exported or written, an option that has no effect on this model, and a comparison
+            that failed; nothing is left behind then.
 
     Example:
         >>> report = export_saved_model(model, "exports/en_de", tokenizer=tokenizer)
@@ -75,10 +78,11 @@ def export_saved_model(
         >>> serve(text=tf.constant(["Good morning"]))["text"]
     """
     folders.check_versions(path)
-    options = {"beams": beams, "length_penalty": length_penalty}
+    _refuse_unused(model, tokenizer, beams, length_penalty, max_length, input_signature, samples)
+    options = search_options(beams, length_penalty)
     endpoints, capacity, own = {}, None, None
     if decodes(model):
-        capacity = capacity_of(model, max_length)
+        capacity = capacity_of(model, max_length, texts=tokenizer is not None)
         endpoints = {endpoint.name: endpoint for endpoint in decoding_endpoints(model, capacity)}
     if has_encoder(model):
         answers = Answers(model, capacity, **options)
@@ -96,9 +100,21 @@ def export_saved_model(
         comparison = saved_model_check.compare(
             model, served, capacity=capacity, tokenizer=tokenizer, own=own, samples=samples, **options
         )
-        _describe(temporary, endpoints, comparison, {**options, "max_length": capacity})
+        described = (options if has_encoder(model) else {}) | ({"max_length": capacity} if decodes(model) else {})
+        _describe(temporary, endpoints, comparison, described)
         version = folders.move_as_version(temporary, path)
     return ExportReport(version, comparison.largest, comparison.differences, tuple(sorted(endpoints)))
+
+
+def _refuse_unused(model, tokenizer, beams, length_penalty, max_length, input_signature, samples):
+    if has_encoder(model):
+        why = "what an encoder-decoder takes, and is compared on, is known"
+        refuse_unused(why, input_signature=input_signature, samples=samples)
+        return
+    why = "the model has no encoder, so that the export holds no search and no texts"
+    refuse_unused(why, tokenizer=tokenizer, beams=beams, length_penalty=length_penalty)
+    if not decodes(model):
+        refuse_unused("the model has no decoding state", max_length=max_length)
 
 
 def _write(folder, endpoints, model, tokenizer):
@@ -113,9 +129,10 @@ def _write(folder, endpoints, model, tokenizer):
         if isinstance(part, tf.saved_model.experimental.TrackableResource)
     ]
     try:
-        tf.saved_model.save(
-            holder, str(folder), signatures={name: endpoint.concrete for name, endpoint in endpoints.items()}
-        )
+        with quiet("absl"):
+            tf.saved_model.save(
+                holder, str(folder), signatures={name: endpoint.concrete for name, endpoint in endpoints.items()}
+            )
     except AssertionError as error:
         reason = " ".join(str(error).split())[:300]
         raise UsageError(

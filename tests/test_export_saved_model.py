@@ -91,6 +91,7 @@ def test_layout_and_report(text_export):
 
 
 def test_names_dtypes_and_shapes(ids_export):
+    """Public report case 40, the steps of decoding."""
     _, _, served = ids_export
     state = {"lengths", "overflow", "memory_valid", "memory_lengths"} | {
         f"layers.{i}.{part}.{kind}" for i in range(LAYERS) for part in ("self", "memory") for kind in ("key", "value")
@@ -127,6 +128,7 @@ def test_text_signatures(text_export):
 
 
 def test_graphs_hold_nothing_that_a_server_cannot_run(text_export, ids_export):
+    """Public report case 41: no XLA inside, though the model was compiled with it."""
     for _, report, _ in (text_export, ids_export):
         assert list(graph_scan.findings(report.path)) == []
 
@@ -365,6 +367,7 @@ class WordModel(keras.Model):
 
 
 def test_loads_where_the_package_is_absent(text_export, ids_export, tmp_path, rng):
+    """Public report case 38 (the table and its file come along) and public report case 39."""
     vocabulary = tmp_path / "vocabulary.txt"
     vocabulary.write_text("a\nb\nc\n")
     words = tf.constant(["a", "c"])
@@ -399,6 +402,7 @@ def test_loads_where_the_package_is_absent(text_export, ids_export, tmp_path, rn
 
 
 def test_own_functional_model_keeps_its_names(tmp_path, rng):
+    """Public report case 40, a model from a dict to a dict."""
     ids = keras.Input((None,), dtype="int64", name="ids")
     mask = keras.Input((None,), dtype="bool", name="mask")
     x = keras.layers.Embedding(17, 8)(ids)

@@ -10,16 +10,19 @@ from keras_attention.errors import UsageError
 app = typer.Typer(help="Export a run folder for TensorFlow Serving or ONNX Runtime.", no_args_is_help=True)
 
 RunArgument = Annotated[Path, typer.Argument(help="A run folder, or a model saved as FILE.keras.")]
-BeamsOption = Annotated[int, typer.Option(help="Beams of the exported search; 1 is greedy.", min=1)]
-PenaltyOption = Annotated[float, typer.Option(help="Exponent of the beam search's length penalty.")]
+BeamsOption = Annotated[int | None, typer.Option(help="Beams of the exported search; 1, greedy, by default.", min=1)]
+
+PenaltyOption = Annotated[
+    float | None, typer.Option(help="Exponent of the beam search's length penalty; 0.6 by default.")
+]
 
 
 @app.command("saved-model")
 def saved_model(
     run: RunArgument,
     out: Annotated[Path, typer.Argument(help="Folder of the versions; an existing one gets the next version.")],
-    beams: BeamsOption = 1,
-    length_penalty: PenaltyOption = 0.6,
+    beams: BeamsOption = None,
+    length_penalty: PenaltyOption = None,
     max_length: Annotated[int | None, typer.Option(help="Positions of a decoding state; the model's own.")] = None,
 ):
     """Write a SavedModel: text in, text out, and every step between as a signature."""
@@ -34,8 +37,8 @@ def saved_model(
 def onnx(
     run: RunArgument,
     out: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
-    beams: BeamsOption = 1,
-    length_penalty: PenaltyOption = 0.6,
+    beams: BeamsOption = None,
+    length_penalty: PenaltyOption = None,
 ):
     """Write an ONNX folder: encoder, decoder and decoder with past, or one graph for another model."""
     from keras_attention.export import export_onnx

@@ -1,0 +1,25 @@
+"""Options of the exported search, and what is said about options without effect."""
+
+import math
+
+from keras_attention.errors import UsageError
+
+BEAMS, LENGTH_PENALTY = 1, 0.6
+
+
+def search_options(beams, length_penalty):
+    """dict of "beams" and "length_penalty", with their defaults for None; raises `UsageError` for impossible values."""
+    beams = BEAMS if beams is None else beams
+    length_penalty = LENGTH_PENALTY if length_penalty is None else length_penalty
+    if isinstance(beams, bool) or not hasattr(beams, "__index__") or beams < 1:
+        raise UsageError(f"beams must be a whole number of at least 1. Got {beams!r}.")
+    if not math.isfinite(length_penalty):
+        raise UsageError(f"length_penalty must be a finite number. Got {length_penalty}.")
+    return {"beams": int(beams), "length_penalty": float(length_penalty)}
+
+
+def refuse_unused(why, **options):
+    """Raises a `UsageError` for those of the options that are given (not None)."""
+    given = [f"{name}=" for name, value in options.items() if value is not None]
+    if given:
+        raise UsageError(f"{' and '.join(given)} would have no effect: {why}. Leave it out.")
