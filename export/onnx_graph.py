@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.errors import UsageError
+from keras_attention.export.quiet import quiet
 
 OPSET = 18  # the newest that tf2onnx writes
 # A protobuf ends at 2 GiB, in tf2onnx and on disk.
@@ -99,7 +100,8 @@ def _converted(function, inputs, outputs, apart):
 
     specs = [port.spec for port in inputs]
     specs += [tf.TensorSpec(w.shape, w.dtype, _weight_name(apart, w)) for w in apart]
-    concrete = tf.function(flat, autograph=False).get_concrete_function(*specs)
+    with quiet("absl"):  # it warns of every name with a dot
+        concrete = tf.function(flat, autograph=False).get_concrete_function(*specs)
     # Weights that stayed variables are inputs too, until the graph is frozen.
     given = [x.name for x in concrete.inputs if x.dtype != tf.resource]
     returned = [x.name for x in concrete.outputs]
@@ -107,7 +109,8 @@ def _converted(function, inputs, outputs, apart):
     # One pass is left out: of two reshapes in a row it removes the first, though the second may keep sizes of its
     # input by a 0 (as after a projection without a bias). Runtimes join reshapes themselves.
     passes = {name: kind for name, kind in optimizer._get_optimizers().items() if name != "remove_back_to_back"}
-    with _quiet("tf2onnx"), tf.device("/cpu:0"):
+    # What its log reports as errors is checked and raised here.
+    with quiet("tf2onnx", logging.CRITICAL), tf.device("/cpu:0"):
         try:
             frozen = tf_loader.from_function(concrete, given, returned)
             with tf.Graph().as_default() as graph:
@@ -130,18 +133,6 @@ def _converted(function, inputs, outputs, apart):
 
 def _weight_name(apart, weight):
     return f"weight_{next(i for i, other in enumerate(apart) if other is weight)}"
-
-
-@contextlib.contextmanager
-def _quiet(name):
-    """Without the library's log, which reports as errors what is checked and raised here."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _check_operations(model, onnx):
