@@ -554,6 +554,26 @@ def test_compiled_steps_keep_the_shapes_of_a_fixed_state(rng, case):
     close(tf.concat(parts, axis=1), layer(x, use_causal_mask=True), case.state_tolerance)
 
 
+@pytest.mark.parametrize("case", [c for c in cases.CASES if supports(c).state == "kv"], ids=lambda case: case.name)
+def test_a_full_row_harms_no_other(rng, case):
+    layer = self_layer(case.name, num_kv_heads=K)
+    x = sequence(rng, case, length=7)
+    keep = np.array([[True] * 4, [True] + [False] * 3])
+    _, state = layer(x[:, :4], state=layer.init_state(B, 4), padding_mask=keep)
+    row = x[1:, [0, 4, 5, 6]]
+    want = layer(row, use_causal_mask=True)[0]
+    step = tf.function(lambda x, state, keep: layer(x, state=state, padding_mask=keep))
+    out, state = step(tf.constant(x[:, 4:6]), state, tf.ones([B, 2], tf.bool))  # row 0 has no place left
+    assert np.isnan(out[0]).all()
+    close(out[1], want[1:3], case.state_tolerance)
+    np.testing.assert_array_equal(state["lengths"], [4, 3])
+    # Padding needs no place, in eager code as little as in a graph.
+    out, state = layer(x[:, 6:], state=state, padding_mask=np.array([[False], [True]]))
+    assert np.isfinite(out).all()
+    close(out[1], want[3:], case.state_tolerance)
+    np.testing.assert_array_equal(state["lengths"], [4, 4])
+
+
 # --- lengths that are not known ------------------------------------------------------------------------------------
 
 

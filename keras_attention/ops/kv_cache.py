@@ -74,8 +74,10 @@ def _append_fixed(store, k, v, valid):
             f"The decoding state is full: it holds {capacity} positions and row {int(tf.argmax(overflow))} needs "
             f"{int(tf.reduce_max(total))}. Make it with a larger max_length, or stop earlier."
         )
-    # A padded query stands where the last real token before it stands.
-    positions = lengths[:, None] + tf.maximum(counts - 1, 0)
+    places = lengths[:, None] + counts - 1
+    # A padded query stands where the last real token before it stands, and every query inside the store: a row that
+    # does not fit must not make a gather fail, which would stop the other rows too.
+    positions = tf.minimum(tf.maximum(places, 0), capacity - 1)
     writes = tf.logical_and(valid, tf.logical_not(overflow)[:, None])
     slots = tf.range(capacity)
     if valid.shape[1] == 1:
@@ -83,7 +85,7 @@ def _append_fixed(store, k, v, valid):
         new_k, new_v = k, v  # broadcast over the slots
     else:
         # [B, C, T]: which new token, if any, lands in each slot. A gather, so that no index can clamp or wrap.
-        lands = tf.logical_and(slots[None, :, None] == positions[:, None, :], writes[:, None, :])
+        lands = tf.logical_and(slots[None, :, None] == places[:, None, :], writes[:, None, :])
         hit = tf.reduce_any(lands, axis=-1)
         source = tf.argmax(tf.cast(lands, tf.int32), axis=-1, output_type=tf.int32)  # [B, C]
         new_k = _take_tokens(k, source)
