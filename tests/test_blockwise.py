@@ -375,3 +375,13 @@ def test_bad_arguments(rng, change, error, message):
     q, k, v, *_ = inputs(rng)
     with pytest.raises(error, match=message):
         blockwise_attention(**{"q": q, "k": k, "v": v, **change})
+
+
+def test_a_mask_of_rank_three_is_of_batch_query_and_key(rng):
+    """With as many heads as rows the numbers cannot tell: the dense function read heads."""
+    q, k, v = (rng.normal(size=(3, 3, n, 4)).astype("float32") for n in (5, 6, 6))
+    mask = rng.random((3, 5, 6)) < 0.6
+    want = scaled_dot_product_attention(q, k, v, mask[:, None])
+    assert np.abs(want - scaled_dot_product_attention(q, k, v, mask[None])).max() > 0.1
+    for attend in (scaled_dot_product_attention, blockwise_attention):
+        np.testing.assert_allclose(attend(q, k, v, mask), want, rtol=1e-5, atol=1e-5)

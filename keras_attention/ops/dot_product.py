@@ -33,8 +33,9 @@ def scaled_dot_product_attention(
         q: [..., T, D].
         k: [..., S, D], leading axes as q's or broadcastable.
         v: [..., S, Dv].
-        mask: broadcastable to [..., T, S]. Boolean: True = may attend. Floating: the documents' sense, 1 = blocked
-            (a warning says so); other floating values and integers are refused.
+        mask: broadcastable to [..., T, S]; with q [B, H, T, D], rank 3 is [B, T, S], as everywhere here. Boolean:
+            True = may attend. Floating: the documents' sense, 1 = blocked (a warning says so); other floating values
+            and integers are refused.
         bias: floating, broadcastable to [..., T, S], added to the scaled scores; -inf counts as blocked.
         use_causal_mask: key s is open to query t where s <= t + S - T (bottom-right alignment).
         scale: factor on the scores in place of 1 / sqrt(D).
@@ -55,6 +56,9 @@ def scaled_dot_product_attention(
     q, k, v = tf.convert_to_tensor(q), tf.convert_to_tensor(k), tf.convert_to_tensor(v)
     check_qkv(q, k, v)
     allowed = None if mask is None else masks.as_boolean(mask)
+    if allowed is not None and (q.shape.rank, allowed.shape.rank) == (4, 3):
+        # As the layer and `blockwise_attention` read it: broadcasting would take its first axis for heads.
+        allowed = allowed[:, None]
     if use_causal_mask:
         t, s = checks.sizes(q)[-2], checks.sizes(k)[-2]
         allowed = masks.joined(allowed, masks.causal_rows(t, s))
