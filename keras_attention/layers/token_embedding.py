@@ -21,7 +21,7 @@ class TokenEmbedding(keras.layers.Layer):
         scale: whether to multiply by sqrt(d_model).
 
     Call arguments:
-        ids: integer [B, T].
+        ids: [B, T], integers or floating numbers that hold integers (as `keras.Input` makes them by default).
 
     Returns:
         [B, T, d_model] in the compute dtype.
@@ -31,7 +31,8 @@ class TokenEmbedding(keras.layers.Layer):
     """
 
     def __init__(self, vocab_size, d_model, *, pad_id=0, scale=True, **kwargs):
-        super().__init__(**kwargs)
+        # Autocast would round floating ids: 257 is not a bfloat16 number.
+        super().__init__(autocast=False, **kwargs)
         self.vocab_size = checks.positive_int("vocab_size", vocab_size)
         self.d_model = checks.positive_int("d_model", d_model)
         self.pad_id = pad_id
