@@ -6,6 +6,7 @@ Leaves OUT/run (the run folder), OUT/saved_model, OUT/onnx and OUT/summary.json.
 import argparse
 import json
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from keras_attention.errors import UsageError
 from keras_attention.export import export_onnx, export_saved_model
 from keras_attention.generation import Translator, greedy, greedy_uncached
 from keras_attention.training.options import TrainOptions
@@ -25,16 +27,33 @@ COMPARED = 200  # sentences that all three translate for the comparison
 NEW_TOKENS = 128  # of the generation that is timed with and without the cache
 
 
+EXACT, EXACT_OF_A_KIND = 0.95, 0.90  # what the demo promises
+PRODUCTS = ("run", "saved_model", "onnx", "summary.json")
+
+
 def main(argv=None):
+    """Runs the demo; returns the process's exit code, 1 where a promise is not kept."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     parser.add_argument("--steps", type=int, default=1300)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     out = arguments.out
-    if out.exists() and not (out / "run").exists() and any(out.iterdir()):
+    if out.is_file() or (out.exists() and not (out / "run" / "config.json").exists() and any(out.iterdir())):
         parser.error(f"{out} exists and is no earlier demo: give another --out")
-    shutil.rmtree(out, ignore_errors=True)
+    try:
+        return run(out, arguments)
+    except UsageError as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
+
+
+def run(out, arguments):
+    """Everything that the module's description says, into the folder `out`; returns the exit code."""
+    for name in PRODUCTS:
+        if (out / name).is_dir():
+            shutil.rmtree(out / name)
+        else:
+            (out / name).unlink(missing_ok=True)
 
     options = TrainOptions(
         out=str(out / "run"),
@@ -88,6 +107,22 @@ def main(argv=None):
     path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(summary, indent=2))
     print(f"The summary is in {path}. Try: .venv/bin/keras-attention translate --model {out}/onnx 'May 4, 2031'")
+    broken = broken_promises(summary)
+    for promise in broken:
+        print(f"FAILED: {promise}")
+    return 1 if broken else 0
+
+
+def broken_promises(summary):
+    """One line for each number of the summary that falls short."""
+    broken = [] if summary["outputs_identical"] else ["the answers of Keras, SavedModel and ONNX differ"]
+    if summary["exact_match"] < EXACT:
+        broken.append(f"exact match is {summary['exact_match']:.1%}, expected at least {EXACT:.0%}")
+    return broken + [
+        f"exact match of {kind} is {value:.1%}, expected at least {EXACT_OF_A_KIND:.0%}"
+        for kind, value in summary["exact_match_by_kind"].items()
+        if value < EXACT_OF_A_KIND
+    ]
 
 
 def show(test, answers):
@@ -130,4 +165,4 @@ def generation_speed(model):
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
