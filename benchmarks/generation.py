@@ -21,13 +21,13 @@ VOCAB, D_MODEL, LAYERS, HEADS, SOURCE_LENGTH = 8000, 256, 3, 4, 24
 def generators(model, length):
     """Two functions of source ids [B, S] that generate `length` tokens: `(cached, uncached)`."""
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None], tf.int32)])
     def cached(source):
         state = model.init_state(source, max_length=length)
         start = tf.fill([tf.shape(source)[0]], 2)
         return greedy(model.step, state, start, end_id=-1, max_new_tokens=length).tokens
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None], tf.int32)])
     def uncached(source):
         # The source is encoded once: only the decoder's work differs.
         memory, valid = model.encode(source), tf.not_equal(source, 0)
