@@ -17,6 +17,17 @@ OPSET = 18  # the newest that tf2onnx writes
 EXTERNAL_DATA_OVER = 1_500_000_000
 _SMALL = 128  # bytes; smaller tensors stay in the graph, where shapes have to be read
 
+# What makes a graph much smaller, out of tf2onnx' passes; runtimes do the rest. One must not run: of two reshapes in a
+# row it removes the first, though the second may keep sizes of its input by a 0 (as after a projection without bias).
+_PASSES = (
+    "optimize_transpose",
+    "fold_constants",
+    "loop_optimizer",
+    "merge_duplication",
+    "reshape_optimizer",
+    "remove_identity",
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Port:
@@ -106,9 +117,7 @@ def _converted(function, inputs, outputs, apart):
     given = [x.name for x in concrete.inputs if x.dtype != tf.resource]
     returned = [x.name for x in concrete.outputs]
     names = [spec.name for spec in specs] + [port.name for port in outputs]
-    # One pass is left out: of two reshapes in a row it removes the first, though the second may keep sizes of its
-    # input by a 0 (as after a projection without a bias). Runtimes join reshapes themselves.
-    passes = {name: kind for name, kind in optimizer._get_optimizers().items() if name != "remove_back_to_back"}
+    passes = {name: kind for name, kind in optimizer._get_optimizers().items() if name in _PASSES}
     # What its log reports as errors is checked and raised here.
     with quiet("tf2onnx", logging.CRITICAL), tf.device("/cpu:0"):
         try:

@@ -16,6 +16,7 @@ from keras_attention.errors import UsageError
 from keras_attention.export import export_onnx, onnx_check, onnx_graph
 from keras_attention.export.transformer_graphs import TransformerGraphs
 from keras_attention.generation import greedy
+from keras_attention.generation.best_answer import best_answer
 from keras_attention.generation.limits import answer_limits
 from keras_attention.generation.source_ids import source_ids
 from keras_attention.generation.translator import Translator
@@ -220,7 +221,11 @@ def test_translator_answers_like_keras(exported):
     texts = ["the cat sat", "what", "a mat is on the hat is on the mat is a hat"]
     source = source_ids(tokenizer, texts, MAX_LENGTH)
     limits = answer_limits((source != 0).sum(axis=1), MAX_LENGTH)
-    want = greedy(model.step, model.init_state(tf.constant(source)), [2, 2, 2], **IDS, max_new_tokens=limits)
+    assert Translator.load(report.path)(texts, beams=1) == tokenizer.decode(
+        greedy(model.step, model.init_state(tf.constant(source)), [2] * 3, **IDS, max_new_tokens=limits).tokens.numpy()
+    )
+    state = model.init_state(tf.constant(source))
+    want = best_answer(model, state, limits=tf.constant(limits), beams=2)  # as it was exported
     assert Translator.load(report.path)(texts) == tokenizer.decode(want.tokens.numpy())
 
 
@@ -280,7 +285,11 @@ def functional_model():
 
 
 def sequential_model():
-    layers = [keras.Input((None,), dtype="int32", name="ids"), keras.layers.Embedding(17, 8), keras.layers.Dense(3)]
+    layers = [
+        keras.Input((None,), dtype="int32", name="ids"),
+        keras.layers.Embedding(17, 8),
+        keras.layers.Dense(3, name="scores"),
+    ]
     return keras.Sequential(layers), None
 
 
@@ -307,7 +316,7 @@ def subclassed_model():
     [
         (functional_model, ["ids", "mask"], ["hidden", "pooled"], 10**9),
         (functional_model, ["ids", "mask"], ["hidden", "pooled"], 1000),
-        (sequential_model, ["ids"], None, 10**9),
+        (sequential_model, ["ids"], ["scores"], 10**9),
         (subclassed_model, ["ids", "unused"], ["output_0", "output_1"], 10**9),
     ],
     ids=["functional", "external-data", "sequential", "subclassed"],
@@ -322,8 +331,7 @@ def test_own_model(tmp_path, rng, make, inputs, outputs, external_data_over):
     shutil.move(report.path, moved)
     graph = session(moved / "model.onnx")
     assert [value.name for value in graph.get_inputs()] == inputs
-    names = [value.name for value in graph.get_outputs()]
-    assert names == (outputs or names)
+    assert [value.name for value in graph.get_outputs()] == outputs
     for batch, length in [(1, 1), (2, 7), (3, 40)]:
         given = {"ids": rng.integers(0, 17, (batch, length))}
         if "mask" in inputs:
@@ -331,11 +339,11 @@ def test_own_model(tmp_path, rng, make, inputs, outputs, external_data_over):
         if "unused" in inputs:
             given["unused"] = rng.integers(0, 2, (batch, length)).astype(np.int32)
         want = model(given if len(given) > 1 else given["ids"].astype(np.int32))
-        want = want if isinstance(want, dict) else dict(zip(names, tf.nest.flatten(want), strict=True))
+        want = want if isinstance(want, dict) else dict(zip(outputs, tf.nest.flatten(want), strict=True))
         kinds = {value.name: value.type for value in graph.get_inputs()}
         feeds = {k: v.astype(np.int64 if kinds[k] == "tensor(int64)" else np.int32) for k, v in given.items()}
         got = run(graph, **feeds)
-        for name in names:
+        for name in outputs:
             close(got[name], want[name])
 
 
@@ -438,6 +446,14 @@ def test_a_file_that_does_not_load_is_an_error(tmp_path):
     path.write_bytes(b"nothing")
     with pytest.raises(UsageError, match=r"ONNX Runtime does not load broken.onnx"):
         onnx_check.Graph(path)
+
+
+def test_a_graph_that_does_not_run_is_an_error(exported):
+    _, _, report, _ = exported
+    encoder = onnx_check.Graph(report.path / "encoder_model.onnx")
+    ids = np.ones((1, 3), np.int32)  # int64 is what it takes
+    with pytest.raises(UsageError, match=r"does not run encoder_model.onnx \(.*int32.*nothing was written"):
+        encoder({"input_ids": ids, "attention_mask": ids})
 
 
 def test_weights_beside_the_graph(exported, tmp_path, rng):
