@@ -47,3 +47,20 @@ def test_a_recurrent_state_has_no_end_and_one_size(rng, mechanism):
     np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-5)
     assert layer.mechanism.capacity(state) is None
     assert [part.shape for part in tf.nest.flatten(state)] == [part.shape for part in tf.nest.flatten(empty)]
+
+
+@recurrent
+@pytest.mark.parametrize("policy, sums", [("mixed_bfloat16", "float32"), ("float64", "float64")])
+def test_a_recurrent_state_starts_in_the_dtype_of_its_sums(rng, mechanism, policy, sums):
+    """A loop over steps needs one dtype throughout."""
+    layer = MultiHeadAttention(8, 2, mechanism=mechanism, dtype=policy)
+    x = tf.constant(rng.normal(size=(2, 5, 8)), layer.compute_dtype)
+    empty = layer.init_state(2)
+    want = layer(x, use_causal_mask=True)
+    out, state = layer(x[:, :3], state=empty)
+    rest, last = layer(x[:, 3:], state=state)
+    for name, part in empty.items():
+        assert part.dtype == state[name].dtype == last[name].dtype == ("int32" if name == "position" else sums)
+    tolerance = 1e-12 if policy == "float64" else 5e-2
+    got = tf.cast(tf.concat([out, rest], axis=1), tf.float64)
+    np.testing.assert_allclose(got, tf.cast(want, tf.float64), rtol=tolerance, atol=tolerance)

@@ -57,10 +57,10 @@ class LinearAttention(Recurrent):
         )
         return result if causal else (result, None)
 
-    def empty_state(self, batch_size, num_heads, head_dim):
+    def empty_state(self, batch_size, num_heads, head_dim, dtype):
         # The number of features is the function's own affair.
         features = self._phi(tf.zeros([1, head_dim])).shape[-1]
-        return linear.empty_state(batch_size, num_heads, features, head_dim)
+        return linear.empty_state(batch_size, num_heads, features, head_dim, dtype)
 
     def get_config(self):
         feature_map = self.feature_map

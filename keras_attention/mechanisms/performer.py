@@ -74,8 +74,8 @@ class PerformerAttention(Recurrent):
         )
         return result if causal else (result, None)
 
-    def empty_state(self, batch_size, num_heads, head_dim):
-        return linear.empty_state(batch_size, num_heads, self.num_features, head_dim)
+    def empty_state(self, batch_size, num_heads, head_dim, dtype):
+        return linear.empty_state(batch_size, num_heads, self.num_features, head_dim, dtype)
 
     def get_config(self):
         return {

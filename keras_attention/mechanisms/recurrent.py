@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from keras_attention.mechanisms.base import Mechanism
+from keras_attention.ops.dot_product import accumulation_dtype
 
 
 class Recurrent(Mechanism):
@@ -26,8 +27,8 @@ class Recurrent(Mechanism):
         """
         raise NotImplementedError
 
-    def empty_state(self, batch_size, num_heads, head_dim):
-        """The state before any token: a dict of tensors, batch first."""
+    def empty_state(self, batch_size, num_heads, head_dim, dtype):
+        """The state before any token: a dict of tensors, batch first, whose sums are of `dtype`."""
         raise NotImplementedError
 
     def attend(self, q, k, v, *, mask, scale, bias=None, dropout=None, return_scores=False, training=False):
@@ -37,7 +38,8 @@ class Recurrent(Mechanism):
         return tf.where(mask.query_padding[:, None, :, None], out, tf.zeros([], out.dtype))
 
     def init_state(self, owner, batch_size, dtype, max_length=None):
-        return self.empty_state(batch_size, owner.num_heads, owner.head_dim)
+        # Sums over a long text are kept as they are taken: in float32 at least.
+        return self.empty_state(batch_size, owner.num_heads, owner.head_dim, accumulation_dtype(dtype))
 
     def attend_state(self, q, k, v, *, state, valid, mask, expand, scale, **_):
         return self.read(q, expand(k), expand(v), padding_mask=valid, causal=True, scale=scale, state=state)

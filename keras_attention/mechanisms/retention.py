@@ -122,8 +122,8 @@ class RetentionAttention(Recurrent):
         out = tf.cast(out * tf.reshape(tf.cast(self.norm_scale, out.dtype), [width]), q.dtype)
         return out * tf.nn.silu(owner.gate_projection(q)) if self.gate == "output" else out
 
-    def empty_state(self, batch_size, num_heads, head_dim):
-        return retention.retention_state(batch_size, num_heads, head_dim, head_dim)
+    def empty_state(self, batch_size, num_heads, head_dim, dtype):
+        return retention.retention_state(batch_size, num_heads, head_dim, head_dim, dtype)
 
     def get_config(self):
         return {

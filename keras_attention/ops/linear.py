@@ -133,11 +133,11 @@ def attend_features(
     return (out, state) if return_state else out
 
 
-def empty_state(batch_size, num_heads, num_features, value_depth):
-    """The state before any key, float32."""
+def empty_state(batch_size, num_heads, num_features, value_depth, dtype=tf.float32):
+    """The state before any key."""
     return {
-        "s": tf.zeros([batch_size, num_heads, num_features, value_depth]),
-        "z": tf.zeros([batch_size, num_heads, num_features]),
+        "s": tf.zeros([batch_size, num_heads, num_features, value_depth], dtype),
+        "z": tf.zeros([batch_size, num_heads, num_features], dtype),
     }
 
 
