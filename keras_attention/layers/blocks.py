@@ -36,7 +36,8 @@ class _Block(keras.layers.Layer):
         self.d_model = checks.positive_int("d_model", d_model)
         self.num_heads = checks.positive_int("num_heads", num_heads)
         self.mlp_dim = checks.positive_int("mlp_dim", mlp_dim)
-        self.mechanism = mechanism
+        # Not the object itself, which Keras would track as a part of this layer: attention has its own clone.
+        self.mechanism = mechanisms.serialized(mechanism)
         self.num_kv_heads = num_kv_heads
         self.dropout_rate = checks.rate("dropout_rate", dropout_rate)
         self.attention_dropout_rate = checks.rate("attention_dropout_rate", attention_dropout_rate)
@@ -84,6 +85,8 @@ class _Block(keras.layers.Layer):
         )
 
     def build(self, x_shape):
+        if x_shape[-1] != self.d_model:
+            raise ValueError(f"{type(self).__name__}(d_model={self.d_model}) got an input of width {x_shape[-1]}.")
         for part in self._flatten_layers(include_self=False, recursive=False):
             part.build(x_shape)
 
@@ -101,15 +104,12 @@ class _Block(keras.layers.Layer):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self):
-        mechanism = self.mechanism
-        if isinstance(mechanism, mechanisms.Mechanism):
-            mechanism = keras.saving.serialize_keras_object(mechanism)
         return {
             **super().get_config(),
             "d_model": self.d_model,
             "num_heads": self.num_heads,
             "mlp_dim": self.mlp_dim,
-            "mechanism": mechanism,
+            "mechanism": self.mechanism,
             "num_kv_heads": self.num_kv_heads,
             "dropout_rate": self.dropout_rate,
             "attention_dropout_rate": self.attention_dropout_rate,
@@ -149,9 +149,9 @@ class EncoderBlock(_Block):
     Reference: Vaswani et al., "Attention Is All You Need", 2017, https://arxiv.org/abs/1706.03762
     """
 
-    def __init__(self, d_model, num_heads, mlp_dim, **kwargs):
-        super().__init__(d_model, num_heads, mlp_dim, **kwargs)
-        self.attention = self._attention("attention", self.mechanism, 2)
+    def __init__(self, d_model, num_heads, mlp_dim, *, mechanism="auto", **kwargs):
+        super().__init__(d_model, num_heads, mlp_dim, mechanism=mechanism, **kwargs)
+        self.attention = self._attention("attention", mechanism, 2)
         self.attention_residual = self._bypass("attention", 3)
 
     def call(self, x, padding_mask=None, attention_mask=None, bias=None, use_causal_mask=False, training=False):
@@ -161,6 +161,7 @@ class EncoderBlock(_Block):
             h,
             mask=attention_mask,
             v_mask=mask,
+            q_mask=mask,
             padding_mask=padding_mask,
             bias=bias,
             use_causal_mask=use_causal_mask,
@@ -190,22 +191,23 @@ class DecoderBlock(_Block):
     Reference: Vaswani et al., "Attention Is All You Need", 2017, https://arxiv.org/abs/1706.03762
     """
 
-    def __init__(self, d_model, num_heads, mlp_dim, *, cross_mechanism="auto", **kwargs):
-        super().__init__(d_model, num_heads, mlp_dim, **kwargs)
-        self.cross_mechanism = cross_mechanism
-        self.attention = self._attention("attention", self.mechanism, 2)
+    def __init__(self, d_model, num_heads, mlp_dim, *, mechanism="auto", cross_mechanism="auto", **kwargs):
+        super().__init__(d_model, num_heads, mlp_dim, mechanism=mechanism, **kwargs)
+        self.cross_mechanism = mechanisms.serialized(cross_mechanism)
+        self.attention = self._attention("attention", mechanism, 2)
         self.attention_residual = self._bypass("attention", 3)
         self.cross_attention = self._attention("cross_attention", cross_mechanism, 4)
         self.cross_attention_residual = self._bypass("cross_attention", 5)
 
     def call(self, x, memory, padding_mask=None, memory_mask=None, state=None, training=False):
         mask = implicit_masks.get(x)
+        limits = {"padding_mask": padding_mask, "v_mask": mask, "q_mask": mask}
         y = tf.cast(x, self.compute_dtype)
         h = self.attention_residual.before(y)
         if state is None:
-            h = self.attention(h, padding_mask=padding_mask, v_mask=mask, use_causal_mask=True, training=training)
+            h = self.attention(h, **limits, use_causal_mask=True, training=training)
         else:
-            h, state = self.attention(h, padding_mask=padding_mask, v_mask=mask, state=state, training=training)
+            h, state = self.attention(h, **limits, state=state, training=training)
         y = self.attention_residual(y, h, training=training)
         h = self.cross_attention_residual.before(y)
         if isinstance(memory, dict):
@@ -227,7 +229,4 @@ class DecoderBlock(_Block):
         return self.cross_attention.project_memory(memory, padding_mask=memory_mask)
 
     def get_config(self):
-        mechanism = self.cross_mechanism
-        if isinstance(mechanism, mechanisms.Mechanism):
-            mechanism = keras.saving.serialize_keras_object(mechanism)
-        return {**super().get_config(), "cross_mechanism": mechanism}
+        return {**super().get_config(), "cross_mechanism": self.cross_mechanism}

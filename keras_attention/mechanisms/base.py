@@ -90,7 +90,7 @@ class Mechanism(keras.layers.Layer):
             dropout: None, or a pair (rate, int32 [2] seed).
             return_scores: also return the weights [B, H, T, S].
             training: Python bool.
-            **extra: the dict that `project` returned.
+            **projected: the dict that `project` returned.
 
         Returns:
             [B, H, T, D], or a pair with the weights.
@@ -157,8 +157,12 @@ def register(name):
     """Class decorator: makes a mechanism known under `name` and to Keras' serialisation."""
 
     def decorate(cls):
-        if name in _REGISTRY and _REGISTRY[name].__qualname__ != cls.__qualname__:
-            raise ValueError(f"A mechanism named {name!r} is registered already: {_REGISTRY[name].__qualname__}.")
+        known = _REGISTRY.get(name, cls)
+        # A module that is imported anew registers its own class once more.
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(
+                f"A mechanism named {name!r} is registered already: {known.__module__}.{known.__qualname__}."
+            )
         _REGISTRY[name] = cls
         return keras.saving.register_keras_serializable("keras_attention")(cls)
 
@@ -188,6 +192,11 @@ def get(identifier):
         if isinstance(mechanism, Mechanism):
             return mechanism
     raise ValueError(f"mechanism must be a name, a Mechanism or its config. Got {identifier!r}.")
+
+
+def serialized(identifier):
+    """What a config holds for a mechanism: an object's own config; names, configs and None as they are."""
+    return keras.saving.serialize_keras_object(identifier) if isinstance(identifier, Mechanism) else identifier
 
 
 def clone(mechanism, dtype):
