@@ -197,6 +197,19 @@ def test_case_14_a_padded_batch_decodes_like_each_row_alone(positions, max_lengt
         close(both[i].numpy()[np.array(padded(prompts)[i]) != 0], alone[0], 1e-5)
 
 
+def test_case_14_a_full_row_takes_padding_with_learned_positions():
+    """The last position of the table is the last that is asked for."""
+    model = small_model(positions="learned", max_length=4)
+    source = tf.constant([[5, 6], [7, 8]])
+    target = np.array([[2, 3, 4, 5], [2, 3, 6, 9]])
+    _, state = model.prefill(tf.constant(target * [[1, 1, 1, 1], [1, 1, 1, 0]]), model.init_state(source, 4))
+    logits, state = model.step(tf.constant([0, 9]), state)
+    assert np.isfinite(logits).all()
+    np.testing.assert_array_equal(state["lengths"], [4, 4])
+    np.testing.assert_array_equal(state["overflow"], [0, 0])
+    close(logits[1], model({"source": source, "target": tf.constant(target)})[1, -1], 1e-5)
+
+
 # --- 16: beams -----------------------------------------------------------------------------------------------------
 
 

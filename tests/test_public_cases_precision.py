@@ -315,21 +315,37 @@ def test_case_36_nested_containers_keep_their_weights(rng, tmp_path):
     np.testing.assert_array_equal(fresh(ids), want)
 
 
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_floating_ids_are_not_rounded(policy):
+    """257 is not a bfloat16 number, 2049 not a float16 one."""
+    ids = np.array([[257, 2049, 4099, 0]])
+    layer = TokenEmbedding(5000, 4, dtype=policy)
+    want = layer(ids)
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, layer(inputs))
+    for got in (layer(ids.astype("float32")), layer(tf.constant(ids, tf.float64)), model(ids.astype("float32"))):
+        assert got.dtype == want.dtype == keras.DTypePolicy(policy).compute_dtype
+        np.testing.assert_array_equal(tf.cast(got, tf.float32), tf.cast(want, tf.float32))
+        np.testing.assert_array_equal(got._keras_mask, ids != 0)
+
+
+@pytest.mark.parametrize("ending", [".weights.h5", ".keras"])
 @pytest.mark.parametrize("layers", [1, 3])
-def test_case_36_weights_of_another_depth_are_refused(tmp_path, layers):
+def test_case_36_weights_of_another_depth_are_refused(tmp_path, layers, ending):
     """keras#23021: two blocks went into one without a word, and into three with the third left random."""
     model = transformer(num_encoder_layers=2, num_decoder_layers=2)
     model.build()
-    model.save_weights(tmp_path / "two.weights.h5")
+    path = tmp_path / f"two{ending}"
+    (model.save if ending == ".keras" else model.save_weights)(path)
     same = transformer(num_encoder_layers=2, num_decoder_layers=2)
     same.build()
-    same.load_weights(tmp_path / "two.weights.h5")
+    same.load_weights(path)
     for one, other in zip(same.trainable_variables, model.trainable_variables):
         np.testing.assert_array_equal(one, other)
     for part in ("encoder", "decoder"):
         other = transformer(**{"num_encoder_layers": 2, "num_decoder_layers": 2, f"num_{part}_layers": layers})
         other.build()
-        with pytest.raises(
-            ValueError, match=rf"two.weights.h5 holds {part}_blocks of 2 layers, the model has {layers}"
-        ):
-            other.load_weights(tmp_path / "two.weights.h5")
+        with pytest.raises(ValueError, match=rf"two{ending} holds {part}_blocks of 2 layers, the model has {layers}"):
+            other.load_weights(path)
+    with pytest.raises(ValueError, match=r"read from \.weights\.h5 and \.keras files\. Got .*two\.h5: save them by"):
+        same.load_weights(tmp_path / "two.h5")

@@ -57,7 +57,12 @@ class PositionalEncoding(keras.layers.Layer):
     def call(self, x, positions=None, limit=None):
         table = tf.cast(self.position_emb, x.dtype)
         length = checks.sizes(x)[1]
-        if positions is None and self.beyond == "interpolate":
+        if self.beyond == "interpolate":
+            if positions is not None:
+                raise ValueError(
+                    "beyond='interpolate' stretches the table over a sequence's length, which positions= does not "
+                    "tell: use beyond='clip' or 'error' with positions=."
+                )
             return x + self._stretched(table, length)
         what, remedy = f"positions (max_len={self.max_len})", "a larger max_len or beyond="
         if isinstance(limit, int) and self.beyond == "error" and positions is not None:

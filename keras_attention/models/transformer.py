@@ -92,9 +92,9 @@ class Transformer(keras.Model):
             "num_encoder_layers": checks.positive_int("num_encoder_layers", num_encoder_layers),
             "num_decoder_layers": checks.positive_int("num_decoder_layers", num_decoder_layers),
             "mlp_dim": mlp_dim,
-            "mechanism": _serialized(mechanism),
-            "encoder_mechanism": _serialized(encoder_mechanism),
-            "decoder_mechanism": _serialized(decoder_mechanism),
+            "mechanism": mechanisms.serialized(mechanism),
+            "encoder_mechanism": mechanisms.serialized(encoder_mechanism),
+            "decoder_mechanism": mechanisms.serialized(decoder_mechanism),
             "num_kv_heads": num_kv_heads,
             "dropout_rate": checks.rate("dropout_rate", dropout_rate),
             "attention_dropout_rate": checks.rate("attention_dropout_rate", attention_dropout_rate),
@@ -115,7 +115,7 @@ class Transformer(keras.Model):
         self.max_length = max_length
         self.d_model = d_model
         self.target_vocab_size = target_vocab_size
-        heads = num_heads or recommended_num_heads(d_model, divisor=True)
+        heads = recommended_num_heads(d_model, divisor=True) if num_heads is None else num_heads
         options = {
             "num_kv_heads": num_kv_heads,
             "dropout_rate": dropout_rate,
@@ -125,7 +125,7 @@ class Transformer(keras.Model):
             "residual": residual,
             "dtype": self.dtype_policy,
         }
-        mlp_dim = mlp_dim or 4 * d_model
+        mlp_dim = 4 * d_model if mlp_dim is None else mlp_dim
 
         def part_seed(index):
             # A block's parts take the ten seeds from its own on.
@@ -269,7 +269,8 @@ class Transformer(keras.Model):
         shared = {name: state[name] for name in _SHARED if name in state}
         past = shared["lengths"] if "lengths" in shared else tf.reduce_sum(shared["valid"], axis=1)
         counts = tf.cumsum(tf.cast(valid, tf.int32), axis=1)
-        positions = past[:, None] + tf.maximum(counts - 1, 0)
+        # Padding stands where the last real token before it stands: it asks for no position past a full row's end.
+        positions = tf.maximum(past[:, None] + counts - 1, 0)
         total = past + counts[:, -1]
         overflow = self._overflow(state, total)
         if "lengths" in shared:
@@ -320,6 +321,11 @@ class Transformer(keras.Model):
     def compute_output_shape(self, input_shape):
         return (*input_shape["target"], self.target_vocab_size)
 
+    def compute_output_spec(self, inputs, training=False):
+        # Keras would give the shape the compute dtype of the policy; logits are float32 under every policy.
+        shapes = {name: x.shape for name, x in inputs.items()}
+        return keras.KerasTensor(self.compute_output_shape(shapes), dtype="float32")
+
     def get_config(self):
         return {**super().get_config(), **self._config}
 
@@ -331,8 +337,9 @@ class Transformer(keras.Model):
         self.build()
 
     def load_weights(self, filepath, skip_mismatch=False, **kwargs):
-        """As Keras' own, but a file of another number of blocks is refused unless `skip_mismatch`."""
-        if str(filepath).endswith(".weights.h5") and not skip_mismatch:
+        """As Keras' own from `.weights.h5` and `.keras` files, but other depths are refused unless `skip_mismatch`."""
+        weights_files.check_ending(filepath)
+        if not skip_mismatch:
             weights_files.check_blocks(filepath, self, "encoder_blocks", "decoder_blocks")
         return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
 
@@ -363,9 +370,3 @@ class Transformer(keras.Model):
                 beyond = total > capacity
                 overflow = beyond if overflow is None else tf.logical_or(overflow, beyond)
         return overflow
-
-
-def _serialized(mechanism):
-    if isinstance(mechanism, mechanisms.Mechanism):
-        return keras.saving.serialize_keras_object(mechanism)
-    return mechanism
