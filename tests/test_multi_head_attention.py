@@ -195,14 +195,29 @@ def test_masks_of_unclear_sense_are_refused(rng):
         layer(x, padding_mask=np.ones((B, 1, T), bool))
     with pytest.raises(ValueError, match=r"mask must have rank 2, 3 or 4\. Got shape \(5,\)"):
         layer(x, mask=np.ones(T, bool))
-    with pytest.raises(ValueError, match=r"mask must broadcast to .* = \(2, H, 5, 5\)\. Got shape \(2, 1, 4, 5\)"):
+    with pytest.raises(ValueError, match=r"mask must broadcast to .* = \(2, 4, 5, 5\)\. Got shape \(2, 1, 4, 5\)"):
         layer(x, mask=np.ones((B, 1, 4, T), bool))
 
 
 def test_a_free_mask_must_have_one_head_or_all(rng):
     x = normal(rng, B, T, V_WIDTH)
-    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=r"mask|heads|shape"):
-        built(small(), x)(x, mask=np.ones((B, H - 1, T, T), bool))
+    with pytest.raises(
+        ValueError, match=r"mask must broadcast to .* = \(2, 4, 5, 5\)\. Got shape \(2, 3, 5, 5\); a pad"
+    ):
+        small()(x, mask=np.ones((B, H - 1, T, T), bool))
+
+
+def test_a_bias_must_fit_where_sizes_are_known(rng):
+    x = normal(rng, B, T, V_WIDTH)
+    layer = built(small(), x)
+    for shape in ((H - 1, T, T), (B + 1, 1, T, T), (T, T - 1)):
+        with pytest.raises(ValueError, match=r"bias must broadcast to .* = \(2, 4, 5, 5\)\. Got shape"):
+            layer(x, bias=np.zeros(shape, "float32"))
+    column = normal(rng, 1, T)  # one row for all queries
+    close(layer(x, bias=column), layer(x, bias=np.repeat(column, T, axis=0)), 1e-6)
+    _, state = layer(x, state=layer.init_state(B))
+    with pytest.raises(ValueError, match=r"bias must broadcast to .* = \(2, 4, 1, unknown\)\. Got shape \(1, 3, 1, 6"):
+        layer(x[:, :1], state=state, bias=np.zeros((H - 1, 1, T + 1), "float32"))
 
 
 # --- Keras' implicit masks -----------------------------------------------------------------------------------------
@@ -256,6 +271,29 @@ def test_self_attention_of_a_masked_input(rng):
     close(
         layer(masked(x, keep), mask=free, use_causal_mask=True), reference.multi_head_attention(layer, x, limits=limits)
     )
+
+
+def test_an_explicit_v_mask_is_about_keys_alone(rng):
+    x = normal(rng, B, T, V_WIDTH)
+    layer = built(small(), x)
+    keep = np.array([[True] * T, [True, True, False, False, False]])
+    got = layer(x, v_mask=keep)
+    close(got, layer(x, padding_mask=keep), 1e-6)
+    assert getattr(got, "_keras_mask", None) is None
+    both = layer(masked(x, keep), v_mask=np.ones((B, T), bool))  # the implicit mask still tells real queries
+    limits = reference.Limits(query_padding=keep)
+    close(both, reference.multi_head_attention(layer, x, limits=limits))
+
+
+def test_a_floating_query_mask_goes_on_as_the_boolean_that_was_used(rng):
+    x = normal(rng, B, T, V_WIDTH)
+    layer = built(small(), x)
+    keep = np.array([[True] * T, [True, True, False, False, False]])
+    with pytest.warns(masks.MaskConventionWarning, match="q_mask is floating"):
+        got = layer(x, q_mask=1.0 - keep)
+    close(got, layer(x, q_mask=keep), 1e-6)
+    assert got._keras_mask.dtype == tf.bool
+    np.testing.assert_array_equal(got._keras_mask, keep)
 
 
 # --- among Keras' layers -------------------------------------------------------------------------------------------
@@ -429,9 +467,11 @@ def test_from_keras_gives_the_same_numbers(rng, use_bias, dtype):
 
 def test_from_keras_takes_a_name_and_keeps_the_default_output_width(rng):
     x = normal(rng, B, T, V_WIDTH)
-    theirs = keras.layers.MultiHeadAttention(H, D)
+    theirs = keras.layers.MultiHeadAttention(H, D, kernel_initializer="he_normal", bias_initializer="ones", seed=5)
     theirs(x, x)
     ours = MultiHeadAttention.from_keras(theirs, name="mine", mechanism="softmax")
+    assert ours.seed == 5 and isinstance(ours.kernel_initializer, keras.initializers.HeNormal)
+    assert isinstance(ours.bias_initializer, keras.initializers.Ones)
     assert ours.name == "mine" and ours.d_model == V_WIDTH and not ours._is_auto
     close(ours(x, use_causal_mask=True), theirs(x, x, use_causal_mask=True), 1e-5)
 
@@ -448,6 +488,16 @@ def test_from_keras_refuses_what_it_cannot_take(rng):
     axes(normal(rng, B, 3, T, V_WIDTH), normal(rng, B, 3, T, V_WIDTH))
     with pytest.raises(ValueError, match=r"over one axis \(1,\)\. Got attention_axes=\(2,\)"):
         MultiHeadAttention.from_keras(axes)
+    for options, message in (
+        ({"use_gate": True}, r"cannot carry over use_gate=True: there is no such option here"),
+        ({"sliding_window": 2}, r"cannot carry over sliding_window=2"),
+        ({"kernel_regularizer": "l2"}, r"cannot carry over kernel_regularizer="),
+        ({"output_shape": (2, 3)}, r"one axis of output features\. Got output_shape=\(2, 3\)"),
+    ):
+        other = keras.layers.MultiHeadAttention(H, D, **options)
+        other(x, x)
+        with pytest.raises(ValueError, match=message):
+            MultiHeadAttention.from_keras(other)
     with pytest.raises(TypeError, match=r"keras.layers.MultiHeadAttention.* Got Dense"):
         MultiHeadAttention.from_keras(keras.layers.Dense(3))
 
@@ -497,6 +547,21 @@ def test_a_decoder_blocks_memory_keeps_implicit_masks(rng, dtype):
         want = block(x, encoded, memory_mask=mask)
         got = block(x, block.project_memory(encoded, mask))
         close(tf.cast(got, tf.float32), tf.cast(want, tf.float32), 1e-6)
+
+
+def test_masks_of_keys_are_refused_beside_a_memory(rng):
+    v, k, q = cross_inputs(rng)
+    layer = built(small(), v, k, q)
+    memory = layer.project_memory(v, k)
+    keep, q_keep = np.ones((B, S), bool), np.array([[True] * T, [True] * 3 + [False] * 2])
+    for given, names in (({"k_mask": keep}, "k_mask="), ({"k_mask": keep, "v_mask": keep}, "k_mask= and v_mask=")):
+        with pytest.raises(
+            ValueError, match=rf"^{names} cannot be given with memory=.*use padding_mask= of project_memory"
+        ):
+            layer(q=q, memory=memory, **given)
+    got = layer(q=masked(q, q_keep), memory=memory)  # the queries' implicit mask is no mask of keys
+    close(got, layer(v, k, q, q_mask=q_keep), 1e-6)
+    close(layer(q=q, memory=memory, q_mask=q_keep), got, 1e-6)
 
 
 def test_memory_and_state_are_not_mixed_with_other_inputs(rng):

@@ -10,6 +10,17 @@ from keras_attention.layers import implicit_masks
 from keras_attention.mechanisms import base as mechanisms
 from keras_attention.ops import checks, masks
 
+# Options of Keras' layer without a counterpart here; some came with later versions of Keras.
+_KERAS_ONLY = (
+    "use_gate",
+    "sliding_window",
+    "kernel_regularizer",
+    "bias_regularizer",
+    "activity_regularizer",
+    "kernel_constraint",
+    "bias_constraint",
+)
+
 
 @keras.saving.register_keras_serializable("keras_attention")
 class MultiHeadAttention(keras.layers.Layer):
@@ -50,7 +61,8 @@ class MultiHeadAttention(keras.layers.Layer):
         return_attention_scores: also return the weights [B, H, T, S].
         state: a decoding state of `init_state`: the new tokens are read into it and attend causally to all of it.
         memory: keys and values that `project_memory` made, in place of v and k.
-        v_mask, k_mask, q_mask: boolean [B, S], [B, S], [B, T], filled from implicit masks when not given.
+        v_mask, k_mask, q_mask: boolean [B, S], [B, S], [B, T], filled from implicit masks when not given. The first two
+            are about keys alone, in self-attention as well; floating ones are read in the documents' sense.
         training: Python bool.
 
     Returns:
@@ -136,11 +148,24 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def __call__(self, v=None, k=None, q=None, mask=None, **kwargs):
         v, k, q = _inputs(v, k, q, kwargs.get("memory"))
+        if kwargs.get("memory") is not None:
+            # Asked here, as Keras fills v_mask with the implicit mask of what are queries now.
+            given = [f"{name}=" for name in ("k_mask", "v_mask") if kwargs.get(name) is not None]
+            if given:
+                raise ValueError(
+                    f"{' and '.join(given)} cannot be given with memory=, whose keys are projected already: use "
+                    "padding_mask= of project_memory."
+                )
         if mask is not None:
             # `call` has no argument named `mask`: Keras would fill it with the implicit (B, S) mask of a lone input.
             kwargs["attention_mask"] = mask
-        result = super().__call__(v, k, q, **kwargs)
         q_mask = kwargs.get("q_mask")
+        if isinstance(q_mask, keras.KerasTensor):
+            # `call` reads it by the same rule, and says so.
+            q_mask = q_mask if q_mask.dtype == "bool" else keras.ops.equal(q_mask, 0)
+        elif q_mask is not None:
+            q_mask = kwargs["q_mask"] = masks.as_boolean(q_mask, "q_mask")
+        result = super().__call__(v, k, q, **kwargs)
         output = result[0] if isinstance(result, tuple) else result
         implicit_masks.put(output, implicit_masks.get(v if q is None else q) if q_mask is None else q_mask)
         return result
@@ -171,7 +196,7 @@ class MultiHeadAttention(keras.layers.Layer):
         v_mask = implicit_masks.get(v) if v_mask is None else v_mask
         if q is None:
             k_mask = v_mask if k_mask is None else k_mask
-            q_mask = v_mask if q_mask is None else q_mask
+            q_mask = implicit_masks.get(v) if q_mask is None else q_mask
         else:
             k_mask = implicit_masks.get(k) if k_mask is None else k_mask
             q_mask = implicit_masks.get(q) if q_mask is None else q_mask
@@ -201,7 +226,8 @@ class MultiHeadAttention(keras.layers.Layer):
             **projected,
         }
         if bias is not None:
-            arguments["bias"] = _rank_four(bias)
+            keys = checks.sizes(k_heads)[2] if state is None else None
+            arguments["bias"] = _rank_four(bias, batch, self.num_heads, length, keys)
         if global_mask is not None:
             arguments["global_mask"] = masks.marks(global_mask, "global_mask", batch, length)
         if state is None:
@@ -215,7 +241,9 @@ class MultiHeadAttention(keras.layers.Layer):
         else:
             valid = self._mask(None, padding_mask, v_mask, k_mask, None, False, batch, length, length).padding
             # The state's keys stand before the new ones: how many is known only when the graph runs.
-            free = None if attention_mask is None else masks.free_mask(attention_mask, batch, length, None)
+            free = (
+                None if attention_mask is None else masks.free_mask(attention_mask, batch, length, None, self.num_heads)
+            )
             attended, state = self.mechanism.attend_state(
                 q_heads,
                 k_heads,
@@ -323,7 +351,9 @@ class MultiHeadAttention(keras.layers.Layer):
         """A layer with the weights of a built `keras.layers.MultiHeadAttention`.
 
         Args:
-            layer: the Keras layer; its value heads must have the size of its key heads, and it attends over one axis.
+            layer: the Keras layer. It attends over one axis to one axis of features, with value heads of the size of
+                its key heads, and without a gate, a sliding window, regularizers and constraints, none of which this
+                layer has.
             **kwargs: further arguments of this class, such as `mechanism`.
 
         Returns:
@@ -341,6 +371,13 @@ class MultiHeadAttention(keras.layers.Layer):
             )
         if tuple(layer._attention_axes) != (1,):
             raise ValueError(f"from_keras takes layers over one axis (1,). Got attention_axes={layer._attention_axes}.")
+        for name in _KERAS_ONLY:
+            if config.get(name) not in (None, False):
+                raise ValueError(f"from_keras cannot carry over {name}={config[name]!r}: there is no such option here.")
+        if len(config["output_shape"] or (0,)) != 1:
+            raise ValueError(
+                f"from_keras takes layers with one axis of output features. Got output_shape={config['output_shape']}."
+            )
         kernels = {
             ours: theirs.weights
             for ours, theirs in (
@@ -356,6 +393,9 @@ class MultiHeadAttention(keras.layers.Layer):
             "d_model": int(kernels["output"][0].shape[-1]),
             "dropout_rate": config["dropout"],
             "use_bias": config["use_bias"],
+            "kernel_initializer": config["kernel_initializer"],
+            "bias_initializer": config["bias_initializer"],
+            "seed": config["seed"],
             "dtype": layer.dtype_policy,
         }
         built = cls(**{**options, **kwargs})
@@ -398,7 +438,7 @@ class MultiHeadAttention(keras.layers.Layer):
         return masks.AttentionMask(
             padding=masks.joined(*padding),
             query_padding=None if q_mask is None else masks.key_mask(q_mask, "q_mask", batch, t),
-            free=None if mask is None else masks.free_mask(mask, batch, t, s),
+            free=None if mask is None else masks.free_mask(mask, batch, t, s, self.num_heads),
             causal=bool(use_causal_mask),
         )
 
@@ -450,12 +490,13 @@ def _check_input(name, shape):
         raise ValueError(f"{name} must have shape (batch, length, width) with a known width. Got {tuple(shape)}.")
 
 
-def _rank_four(bias):
+def _rank_four(bias, batch, heads, queries, keys):
     bias = tf.convert_to_tensor(bias)
     if bias.shape.rank not in (2, 3, 4):
         raise ValueError(f"bias must have shape [T, S], [H, T, S] or [B, H, T, S]. Got {tuple(bias.shape)}.")
     for _ in range(4 - bias.shape.rank):
         bias = bias[None]
+    masks.check_broadcast("bias", bias.shape, batch, heads, queries, keys)
     return bias
 
 

@@ -169,19 +169,19 @@ def marks(mask, name, batch, length):
     return key_mask(mask, name, batch, length)
 
 
-def free_mask(mask, batch, query_length, key_length):
+def free_mask(mask, batch, query_length, key_length, num_heads=None):
     """A layer's `mask` argument as boolean of rank 4, broadcastable to [B, H, T, S].
 
     Rank 4 broadcasts as it is; rank 3 is (B, T, S). Rank 2 is (T, S) and is refused where it could as well be a
     padding mask (B, S).
     """
     mask = as_boolean(mask)
-    b, t, s = _static(batch), _static(query_length), _static(key_length)
+    b, t = _static(batch), _static(query_length)
     rank = mask.shape.rank
     if rank == 4:
-        expanded, expected = mask, [b, None, t, s]
+        expanded = mask
     elif rank == 3:
-        expanded, expected = mask[:, None], [b, None, t, s]
+        expanded = mask[:, None]
     elif rank == 2:
         if t is None or b is None or t == b:
             raise ValueError(
@@ -189,17 +189,23 @@ def free_mask(mask, batch, query_length, key_length):
                 f"{_show(batch)} and the query length {_show(query_length)}: write mask[None] for (query, key), or "
                 "padding_mask= for (batch, key)."
             )
-        expanded, expected = mask[None, None], [b, None, t, s]
+        expanded = mask[None, None]
     else:
         raise ValueError(f"mask must have rank 2, 3 or 4. Got shape {tuple(mask.shape)}.")
-    for got, wanted in zip(expanded.shape, expected):
+    hint = "; a padding mask (batch, key) goes to padding_mask="
+    check_broadcast("mask", expanded.shape, batch, num_heads, query_length, key_length, hint)
+    return expanded
+
+
+def check_broadcast(name, shape, batch, num_heads, query_length, key_length, hint=""):
+    """Raises where a static shape of rank 4 does not broadcast to [B, H, T, S]; sizes of None are not known."""
+    sizes = (batch, num_heads, query_length, key_length)
+    for got, wanted in zip(shape, map(_static, sizes)):
         if got not in (None, 1) and wanted is not None and got != wanted:
             raise ValueError(
-                f"mask must broadcast to (batch, heads, query, key) = ({_show(batch)}, H, {_show(query_length)}, "
-                f"{_show(key_length)}). Got shape {tuple(mask.shape)}; a padding mask (batch, key) goes to "
-                "padding_mask=."
+                f"{name} must broadcast to (batch, heads, query, key) = ({', '.join(map(_show, sizes))}). "
+                f"Got shape {tuple(shape)}{hint}."
             )
-    return expanded
 
 
 def _static(size):
