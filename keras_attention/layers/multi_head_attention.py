@@ -6,20 +6,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_attention.layers import implicit_masks
+from keras_attention.layers import implicit_masks, keras_weights
 from keras_attention.mechanisms import base as mechanisms
 from keras_attention.ops import checks, masks
-
-# Options of Keras' layer without a counterpart here; some came with later versions of Keras.
-_KERAS_ONLY = (
-    "use_gate",
-    "sliding_window",
-    "kernel_regularizer",
-    "bias_regularizer",
-    "activity_regularizer",
-    "kernel_constraint",
-    "bias_constraint",
-)
 
 
 @keras.saving.register_keras_serializable("keras_attention")
@@ -359,52 +348,14 @@ class MultiHeadAttention(keras.layers.Layer):
         Returns:
             A built layer that gives the same numbers (`ours(v=value, k=key, q=query)`).
         """
-        if not isinstance(layer, keras.layers.MultiHeadAttention):
-            raise TypeError(f"from_keras takes a keras.layers.MultiHeadAttention. Got {type(layer).__name__}.")
-        config = layer.get_config()
-        if not layer.built:
-            raise ValueError(f"Layer {layer.name!r} has no weights yet: call it once before from_keras.")
-        if config["value_dim"] not in (None, config["key_dim"]):
-            raise ValueError(
-                f"from_keras needs value_dim equal to key_dim. Got key_dim={config['key_dim']}, "
-                f"value_dim={config['value_dim']}."
-            )
-        if tuple(layer._attention_axes) != (1,):
-            raise ValueError(f"from_keras takes layers over one axis (1,). Got attention_axes={layer._attention_axes}.")
-        for name in _KERAS_ONLY:
-            if config.get(name) not in (None, False):
-                raise ValueError(f"from_keras cannot carry over {name}={config[name]!r}: there is no such option here.")
-        if len(config["output_shape"] or (0,)) != 1:
-            raise ValueError(
-                f"from_keras takes layers with one axis of output features. Got output_shape={config['output_shape']}."
-            )
-        kernels = {
-            ours: theirs.weights
-            for ours, theirs in (
-                ("query", layer._query_dense),
-                ("key", layer._key_dense),
-                ("value", layer._value_dense),
-                ("output", layer._output_dense),
-            )
-        }
-        options = {
-            "num_heads": config["num_heads"],
-            "head_dim": config["key_dim"],
-            "d_model": int(kernels["output"][0].shape[-1]),
-            "dropout_rate": config["dropout"],
-            "use_bias": config["use_bias"],
-            "kernel_initializer": config["kernel_initializer"],
-            "bias_initializer": config["bias_initializer"],
-            "seed": config["seed"],
-            "dtype": layer.dtype_policy,
-        }
+        options, weights = keras_weights.read(layer)
         built = cls(**{**options, **kwargs})
-        widths = {name: int(weights[0].shape[0]) for name, weights in kernels.items()}
+        widths = {name: int(arrays[0].shape[0]) for name, arrays in weights.items()}
         built.build((None, None, widths["value"]), (None, None, widths["key"]), (None, None, widths["query"]))
-        for name, weights in kernels.items():
+        for name, arrays in weights.items():
             target = getattr(built, f"{name}_projection").weights
-            for to, of in zip(target, weights, strict=True):
-                to.assign(np.reshape(keras.ops.convert_to_numpy(of), to.shape))
+            for to, array in zip(target, arrays, strict=True):
+                to.assign(np.reshape(array, to.shape))
         return built
 
     # --- parts ----------------------------------------------------------------------------------------------------
