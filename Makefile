@@ -5,7 +5,6 @@ READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 # TensorFlow's start-up chatter hides the lines that matter.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
-export TF_ENABLE_ONEDNN_OPTS ?= 1
 
 .PHONY: demo test test-slow check lint wheel-test clean
 

@@ -108,12 +108,20 @@ def biased_scores(q, k, scale, bias=None, allowed=None):
 def masked_softmax(scores, allowed=None):
     """Softmax over the last axis of what is allowed; zero weights, with zero gradient, in rows without any."""
     if allowed is None:
-        return tf.nn.softmax(scores)
+        return _softmax(scores)
     # Half of the range below: a finite number leaves no inf - inf, and no score comes near it.
     lowest = tf.constant(-0.5 * np.finfo(scores.dtype.as_numpy_dtype).max, scores.dtype)
-    weights = tf.nn.softmax(tf.where(allowed, scores, lowest))
+    weights = _softmax(tf.where(allowed, scores, lowest))
     # Masked weights are exactly 0 already unless the whole row is masked, where softmax gave a uniform row.
     return tf.where(tf.reduce_any(allowed, axis=-1, keepdims=True), weights, tf.zeros([], scores.dtype))
+
+
+def _softmax(scores):
+    """tf.nn.softmax over the last axis for any rank: oneDNN's, which TensorFlow uses on many CPUs, takes five axes."""
+    if scores.shape.rank <= 5:
+        return tf.nn.softmax(scores)
+    shape = checks.sizes(scores)
+    return tf.reshape(tf.nn.softmax(tf.reshape(scores, [-1, *shape[-2:]])), shape)
 
 
 def dropped(weights, rate, seed):
