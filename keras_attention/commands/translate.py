@@ -12,7 +12,7 @@ def translate(
     model: Annotated[str, typer.Option(help="A run folder, a SavedModel or an ONNX folder.")],
     text: Annotated[list[str] | None, typer.Argument(help="Texts; standard input, line by line, when none.")] = None,
     beams: Annotated[
-        int | None, typer.Option(help="Beams of the search; 1 is greedy. An export keeps its own.", min=1)
+        int | None, typer.Option(help="Beams of the search; 1 is greedy. A SavedModel keeps its own.", min=1)
     ] = None,
 ):
     """Translate texts, one line each."""

@@ -30,7 +30,7 @@ class MultiHeadAttention(keras.layers.Layer):
     Args:
         d_model: width of the output, and of all heads together unless `head_dim` is given.
         num_heads: number of query heads H.
-        mechanism: a name (`keras_attention.mechanisms.names()`), a `Mechanism`, or its config; `"auto"` chooses.
+        mechanism: a name (`keras_attention.mechanisms.names()`), a `Mechanism`, or its config; `"auto"` is softmax.
         num_kv_heads: key and value heads, shared by groups of query heads (grouped-query attention); H by default.
         head_dim: size D of a head; d_model / num_heads by default.
         dropout_rate: share of attention weights dropped in training.
