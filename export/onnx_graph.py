@@ -130,6 +130,7 @@ def _converted(function, inputs, outputs, apart):
                     continue_on_error=True,
                     input_names=given,
                     output_names=returned,
+                    custom_rewriter=[_keep_selections],
                     tensors_to_rename=dict(zip(given + returned, names, strict=True)),
                 )
                 converted = optimizer.optimize_graph(converted, optimizers=passes)
@@ -138,6 +139,14 @@ def _converted(function, inputs, outputs, apart):
             # tf2onnx raises whatever its handler of an operation ran into.
             reason = " ".join(str(error).split())[:300]
             raise UsageError(f"The model cannot be converted to ONNX: {reason}") from error
+
+
+def _keep_selections(graph, nodes):
+    """A rewriter of tf2onnx, which would write `where(c, x, y)` as c x + (1 - c) y and let NaN and inf through."""
+    for node in nodes:
+        if node.type in ("Select", "SelectV2"):
+            node.set_attr("handles_nan", 1)
+    return nodes
 
 
 def _weight_name(apart, weight):

@@ -373,6 +373,21 @@ class Compiled(keras.Model):
         return tf.function(lambda y: y * 2 + 1, jit_compile=True)(x)
 
 
+class Choosing(keras.Model):
+    """A choice between numbers of which the one not chosen may be no number."""
+
+    def call(self, x):
+        return tf.where(x > 0, tf.math.log(x), -x)
+
+
+def test_what_a_choice_leaves_out_stays_out(tmp_path):
+    signature = tf.TensorSpec([None, 3], tf.float32, "x")
+    report = export_onnx(Choosing(), tmp_path / "choice", input_signature=signature)
+    x = np.array([[0.0, -2.5, 7.0], [3.0, np.inf, -0.5]], np.float32)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        close(run(session(report.path / "model.onnx"), x=x)["output_0"], np.where(x > 0, np.log(x), -x))
+
+
 def test_a_loop_that_grows_converts(tmp_path):
     signature = tf.TensorSpec([None, 3], tf.float32, "x")
     report = export_onnx(Growing(), tmp_path / "loop", input_signature=signature)
