@@ -1,11 +1,6 @@
-"""PyTorch's scaled_dot_product_attention as a `harness.Worker`: runs in .venv-peers and times itself.
+"""PyTorch's scaled_dot_product_attention as a `harness.Worker`: runs in .venv-peers and times itself."""
 
-A request is a line of JSON: an object describes the case to prepare, "run" does the work once.
-"""
-
-import json
-import sys
-import time
+from benchmarks.peers.serving import serve
 
 
 def attention(length, heads=8, depth=64, mask="full", backward=False, dtype="float32", threads=None):
@@ -37,22 +32,7 @@ def attention(length, heads=8, depth=64, mask="full", backward=False, dtype="flo
     return both if backward else forward
 
 
-def serve():
+if __name__ == "__main__":
     import torch
 
-    print(json.dumps({"ready": f"PyTorch {torch.__version__}"}), flush=True)
-    work = None
-    for line in sys.stdin:
-        request = json.loads(line)
-        if isinstance(request, dict):
-            work = attention(**request)
-            answer = {"prepared": True}
-        else:
-            start = time.perf_counter()
-            work()
-            answer = {"seconds": time.perf_counter() - start}
-        print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    serve()
+    serve(f"PyTorch {torch.__version__}", attention)
