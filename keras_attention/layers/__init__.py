@@ -1,22 +1,29 @@
 """Keras layers: attention, positions, embeddings and Transformer blocks."""
 
+from keras_attention.layers.alibi import ALiBi
 from keras_attention.layers.blocks import DecoderBlock, EncoderBlock
 from keras_attention.layers.cross_modal import CrossModalAttention
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.head_count import recommended_num_heads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.positions import PositionalEncoding, SinusoidalEncoding
+from keras_attention.layers.relative_position_bias import RelativePositionBias, RelativePositionBias2D
 from keras_attention.layers.residual import Residual
+from keras_attention.layers.rotary_embedding import RotaryEmbedding
 from keras_attention.layers.token_embedding import TokenEmbedding
 
 __all__ = [
+    "ALiBi",
     "CrossModalAttention",
     "DecoderBlock",
     "EncoderBlock",
     "FeedForward",
     "MultiHeadAttention",
     "PositionalEncoding",
+    "RelativePositionBias",
+    "RelativePositionBias2D",
     "Residual",
+    "RotaryEmbedding",
     "SinusoidalEncoding",
     "TokenEmbedding",
     "recommended_num_heads",
