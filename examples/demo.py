@@ -47,18 +47,12 @@ def main(argv=None):
         parser.exit(2, f"{parser.prog}: {error}\n")
 
 
-def run(out, arguments):
-    """Everything that the module's description says, into the folder `out`; returns the exit code."""
-    for name in PRODUCTS:
-        if (out / name).is_dir():
-            shutil.rmtree(out / name)
-        else:
-            (out / name).unlink(missing_ok=True)
-
-    options = TrainOptions(
-        out=str(out / "run"),
-        steps=arguments.steps,
-        seed=arguments.seed,
+def demo_options(out, *, steps=1300, seed=0, **others):
+    """The `TrainOptions` of the demo's task; `others` are further options, such as `mechanism`."""
+    return TrainOptions(
+        out=str(out),
+        steps=steps,
+        seed=seed,
         d_model=128,
         heads=4,
         layers=2,
@@ -68,12 +62,24 @@ def run(out, arguments):
         tokens_per_batch=1536,
         learning_rate=2e-3,
         warmup=200,
-        cooldown=arguments.steps * 3 // 5,
+        cooldown=steps * 3 // 5,
         dropout=0.0,
         label_smoothing=0.0,
         bleu_every=0,
         tensorboard=False,
+        **others,
     )
+
+
+def run(out, arguments):
+    """Everything that the module's description says, into the folder `out`; returns the exit code."""
+    for name in PRODUCTS:
+        if (out / name).is_dir():
+            shutil.rmtree(out / name)
+        else:
+            (out / name).unlink(missing_ok=True)
+
+    options = demo_options(out / "run", steps=arguments.steps, seed=arguments.seed)
     began = time.perf_counter()
     train(options)
     train_seconds = time.perf_counter() - began

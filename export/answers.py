@@ -5,6 +5,7 @@ import tensorflow as tf
 from keras_attention.export.boundary import Endpoint, real_ids
 from keras_attention.export.signatures import ids_and_lengths
 from keras_attention.generation.best_answer import best_answer
+from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.generation.limits import answer_limits
 from keras_attention.text import PAD_ID
 
@@ -61,14 +62,6 @@ class Answers:
             return {"text": tf.where(blank, "", tokenizer.detokenize(answer.tokens))}
 
         return Endpoint("translate", translate, [tf.TensorSpec([None], tf.string, "text")], imports=["tensorflow_text"])
-
-
-def decoding_state(model, source, capacity):
-    """The state in which whole answers are decoded: one that grows, which costs less, where the model has one."""
-    try:
-        return model.init_state(source)
-    except ValueError:  # a rolling cache, for one, has a size by its nature
-        return model.init_state(source, max_length=capacity)
 
 
 def usual_limits(source, capacity):

@@ -4,7 +4,6 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.errors import UsageError
-from keras_attention.export.answers import decoding_state
 from keras_attention.export.boundary import outward
 from keras_attention.export.comparing import (
     ANSWER_TOKENS,
@@ -23,6 +22,7 @@ from keras_attention.export.report import Comparison
 from keras_attention.export.signatures import decodes, has_encoder
 from keras_attention.export.state_names import named
 from keras_attention.generation.best_answer import best_answer
+from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.generation.source_ids import source_ids
 from keras_attention.text import BOS_ID, PAD_ID
 

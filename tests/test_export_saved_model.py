@@ -13,10 +13,10 @@ from tiny_language_model import TinyLanguageModel
 
 from keras_attention.errors import UsageError
 from keras_attention.export import export_saved_model, graph_scan, saved_model_check
-from keras_attention.export.answers import decoding_state
 from keras_attention.export.state_names import named, packed
 from keras_attention.generation import beam_search, greedy, greedy_uncached
 from keras_attention.generation.best_answer import best_answer
+from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.generation.limits import answer_limits
 from keras_attention.generation.source_ids import source_ids
 from keras_attention.layers import MultiHeadAttention

@@ -226,14 +226,34 @@ def test_a_callback_can_end_training_in_the_middle_of_an_epoch(corpus, tmp_path)
     assert RunFolder(tmp_path / "run").read_metrics()["steps"] == 3
 
 
-@pytest.mark.parametrize(("name", "in_decoder"), [("linformer", "softmax"), ("retention", "retention")])
-def test_a_mechanism_that_cannot_decode_is_used_in_the_encoder(corpus, tmp_path, monkeypatch, capsys, name, in_decoder):
+@pytest.mark.parametrize(
+    ("given", "in_encoder", "in_decoder", "said"),
+    [
+        ({"mechanism": "linformer"}, ("linformer", {"rank": 128}), ("softmax", {}), True),
+        ({"mechanism": "retention"}, ("retention", {"decay": "multi_scale"}), ("retention", {}), False),
+        (
+            {"mechanism": "linformer:max_length=24,rank=3", "decoder_mechanism": "local:radius=2"},
+            ("linformer", {"max_length": 24, "rank": 3}),
+            ("local", {"radius": 2}),
+            False,
+        ),
+        ({"decoder_mechanism": "softmax:cache=rolling"}, ("softmax", {"cache": "full"}), ("softmax", {}), False),
+    ],
+    ids=str,
+)
+def test_which_mechanism_is_used_in_which_stack(
+    corpus, tmp_path, monkeypatch, capsys, given, in_encoder, in_decoder, said
+):
     monkeypatch.setattr(translation._Run, "complete", lambda run: run.model)
-    model = train(options(corpus, tmp_path / "run", mechanism=name))
-    stacks = (model.encoder_blocks, model.decoder_blocks)
-    assert [stack[0].attention.mechanism.registered_name for stack in stacks] == [name, in_decoder]
-    said = f"mechanism '{name}' cannot decode token by token: it is used in the encoder"
-    assert (said in capsys.readouterr().out) == (name != in_decoder)
+    model = train(options(corpus, tmp_path / "run", **given))
+    for stack, (name, attributes) in ((model.encoder_blocks, in_encoder), (model.decoder_blocks, in_decoder)):
+        mechanism = stack[0].attention.mechanism
+        assert mechanism.registered_name == name
+        assert {key: getattr(mechanism, key) for key in attributes} == attributes
+    line = "mechanism 'linformer' cannot decode token by token: it is used in the encoder, and 'auto' in the decoder"
+    assert (line in capsys.readouterr().out) == said
+    stored = RunFolder(tmp_path / "run").read_config()["options"]
+    assert {name: stored[name] for name in given} == given
 
 
 def test_a_mechanism_that_ends_before_the_longest_source_is_refused(corpus, tmp_path):
@@ -351,6 +371,9 @@ def test_bad_input_is_one_line_and_leaves_nothing(capsys, tmp_path, corpus):
         (["--precision", "float8"], "--precision must be one of float32, mixed_float16, mixed_bfloat16. Got float8"),
         (["--label-smoothing", "1"], "--label-smoothing must be at least 0 and below 1. Got 1.0"),
         (["--mechanism", "magic"], "magic"),
+        (["--mechanism", "local:radius"], "options are written NAME:KEY=VALUE,KEY=VALUE. Got 'local:radius'"),
+        (["--mechanism", "auto:radius=3"], "'auto' chooses by itself and takes no options. Got 'auto:radius=3'"),
+        (["--decoder-mechanism", "lsh"], "--decoder-mechanism lsh cannot decode token by token. Give auto or one of s"),
         (["--mechanism", "axial"], "--mechanism axial attends along the rows and columns of a grid"),
         (["--bleu-tokenizer", "13b"], "--bleu-tokenizer must be one of auto, 13a, zh, char, intl, none. Got 13b"),
         (["--source", "1"], "--source and --target are both column 1"),

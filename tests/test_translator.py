@@ -14,7 +14,9 @@ from reference_onnx_folder import OnnxToy
 from keras_attention.errors import UsageError
 from keras_attention.generation import Translator, answer_limits, beam_search, greedy, greedy_uncached
 from keras_attention.generation.array_beam import array_beam_search
+from keras_attention.generation.model_backend import ModelBackend
 from keras_attention.generation.source_ids import source_ids
+from keras_attention.mechanisms import SoftmaxAttention
 from keras_attention.models import Transformer
 from keras_attention.text import SentencePieceTokenizer
 
@@ -114,6 +116,19 @@ def test_array_search_equals_the_tensor_search(rng, beams, alpha):
         np.testing.assert_array_equal(getattr(got, name), getattr(expected, name), err_msg=name)
     np.testing.assert_allclose(got.scores, expected.scores, rtol=1e-6, atol=1e-6)
     assert got.scores.dtype == np.float32 and got.tokens.dtype == np.int32
+
+
+def test_a_rolling_cache_which_cannot_grow_translates_too(run):
+    """The answers are those of a full cache as long as none is longer than the model's `max_length`."""
+    full = Translator.load(run)
+    config = full.model.get_config()
+    rolling = Transformer.from_config({**config, "decoder_mechanism": SoftmaxAttention(cache="rolling")})
+    rolling.build()
+    rolling.set_weights(full.model.get_weights())
+    with pytest.raises(ValueError, match="cache='rolling' keeps a fixed number of positions"):
+        rolling.init_state(tf.ones([1, 2], tf.int32))
+    got = Translator(ModelBackend(rolling, full.backend.tokenizer))(TEXTS)
+    assert got == full(TEXTS) and len(set(got)) > 3
 
 
 @pytest.mark.parametrize("integers", ["int64", "int32"])

@@ -55,8 +55,12 @@ class TrainOptions:
     # --- model
     mechanism: str = _option(
         "auto",
-        "How self-attention attends: a name from `keras_attention.mechanisms.names()`; one that cannot decode token by "
-        "token is used in the encoder only.",
+        "How self-attention attends: a name from `keras_attention.mechanisms.names()`, with options as in "
+        "local:radius=3 or bigbird:block_size=8,seed=1; one that cannot decode token by token is used in the encoder "
+        "only.",
+    )
+    decoder_mechanism: str | None = _option(
+        None, "The same for the decoder alone, where it is to differ from --mechanism."
     )
     d_model: int = _option(256, "Width of the model.", least=1)
     heads: int | None = _option(None, "Attention heads; by default what the width recommends.", least=1)

@@ -12,7 +12,6 @@ from dataclasses import fields
 import keras
 import tensorflow as tf
 
-from keras_attention import mechanisms
 from keras_attention.errors import UsageError
 from keras_attention.models import Transformer
 from keras_attention.text import SentencePieceTokenizer
@@ -28,6 +27,7 @@ from keras_attention.training.options import TrainOptions
 from keras_attention.training.progress_bar import EpochProgress
 from keras_attention.training.run_folder import RunFolder, write_atomically
 from keras_attention.training.scoring import score
+from keras_attention.training.stacks import stack_mechanisms
 from keras_attention.training.validation import Validation
 
 
@@ -151,7 +151,7 @@ class _Run:
         """The compiled model and its metrics; what its mechanism cannot do is an error here, not after an epoch."""
         options = self.options
         try:
-            decoder_mechanism = _decoder_mechanism(options.mechanism)
+            encoder_mechanism, decoder_mechanism, note = stack_mechanisms(options)
             model = Transformer(
                 self.tokenizer.vocab_size,
                 self.tokenizer.vocab_size,
@@ -160,7 +160,7 @@ class _Run:
                 num_encoder_layers=options.layers,
                 num_decoder_layers=options.layers,
                 mlp_dim=options.mlp_dim,
-                mechanism=options.mechanism,
+                mechanism=encoder_mechanism,
                 decoder_mechanism=decoder_mechanism,
                 dropout_rate=options.dropout,
                 max_length=options.max_length,
@@ -174,11 +174,8 @@ class _Run:
             model.init_state(source, max_length=4)
         except (ValueError, TypeError) as error:
             raise UsageError(" ".join(str(error).split())) from error
-        if decoder_mechanism is not None:
-            print(
-                f"mechanism {options.mechanism!r} cannot decode token by token: it is used in the encoder, and "
-                f"{decoder_mechanism!r} in the decoder"
-            )
+        if note is not None:
+            print(note)
         metrics = compile_model(model, options)
         return model, metrics
 
@@ -332,19 +329,6 @@ def _uncompiled_copy(model):
     for variable, value in zip(copy.variables, model.variables):
         variable.assign(value)
     return copy
-
-
-def _decoder_mechanism(name):
-    """The decoder's mechanism where it cannot be the encoder's, `name`; None where it can."""
-    if name == "auto":
-        return None
-    if name == "axial":
-        raise UsageError(
-            "--mechanism axial attends along the rows and columns of a grid, which a sentence does not have (its class "
-            "takes the grid's shape). Give another mechanism."
-        )
-    supports = mechanisms.class_of(name).supports
-    return None if supports.causal and supports.state is not None else "auto"
 
 
 def _progress(info):

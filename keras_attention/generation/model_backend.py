@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from keras_attention.generation.best_answer import best_answer
+from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.generation.limits import answer_limits
 from keras_attention.generation.source_ids import source_ids
 from keras_attention.text import PAD_ID
@@ -47,7 +48,7 @@ class ModelBackend:
             def answer(source):
                 lengths = tf.reduce_sum(tf.cast(source != PAD_ID, tf.int32), axis=1)
                 limits = answer_limits(lengths, model.max_length)
-                state = model.init_state(source)
+                state = decoding_state(model, source, model.max_length)
                 return best_answer(model, state, limits=limits, beams=beams, length_penalty=length_penalty).tokens
 
             self._functions[key] = answer

@@ -1,6 +1,7 @@
 """Ways to attend: one file each, found by name."""
 
 from keras_attention.mechanisms.base import Mechanism, Supports, class_of, get, names, register
+from keras_attention.mechanisms.from_text import from_text
 
 # In the order of `names()`.
 # isort: off
@@ -41,6 +42,7 @@ __all__ = [
     "SoftmaxAttention",
     "Supports",
     "class_of",
+    "from_text",
     "get",
     "names",
     "register",

@@ -1,0 +1,58 @@
+"""Which mechanism attends in the encoder and which in the decoder, from the options of a run."""
+
+from keras_attention import mechanisms
+from keras_attention.errors import UsageError
+
+
+def stack_mechanisms(options):
+    """The mechanisms of both stacks.
+
+    Args:
+        options: `TrainOptions`: `mechanism` is the encoder's, and the decoder's too where it can decode token by token
+            and `decoder_mechanism` names no other.
+
+    Returns:
+        `(encoder, decoder, note)`: an identifier for a model's `mechanism`; None, or another one for its
+        `decoder_mechanism`; None, or a line that says which stack got what the user may not expect.
+
+    Raises:
+        UsageError: a mechanism that suits no sentence, or no decoder.
+        ValueError: a text that describes no mechanism; see `mechanisms.from_text`.
+    """
+    encoder, name, decodes = _read(options.mechanism)
+    if name == "axial":
+        raise UsageError(
+            "--mechanism axial attends along the rows and columns of a grid, which a sentence does not have (its class "
+            "takes the grid's shape). Give another mechanism."
+        )
+    if options.decoder_mechanism is not None:
+        decoder, other, other_decodes = _read(options.decoder_mechanism)
+        if not other_decodes:
+            able = [known for known in mechanisms.names() if _decodes(known)]
+            raise UsageError(
+                f"--decoder-mechanism {other} cannot decode token by token. Give auto or one of {', '.join(able)}."
+            )
+        return encoder, decoder, None
+    if decodes:
+        return encoder, None, None
+    note = (
+        f"mechanism {name!r} cannot decode token by token: it is used in the encoder, and 'auto' in the decoder "
+        "(--decoder-mechanism gives it another)"
+    )
+    return encoder, "auto", note
+
+
+def _read(text):
+    """(identifier, registered name, whether it can decode) of one flag's text."""
+    if text == "auto":
+        return text, text, True
+    name, colon, _ = text.partition(":")
+    if name == "auto" and colon:
+        raise UsageError(f"'auto' chooses by itself and takes no options. Got {text!r}; name a mechanism.")
+    decodes = _decodes(name)  # an unknown name and axial without its shape are told apart before options are read
+    return text if name == "axial" else mechanisms.from_text(text) if colon else text, name, decodes
+
+
+def _decodes(name):
+    supports = mechanisms.class_of(name).supports
+    return supports.causal and supports.state is not None
