@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.errors import UsageError
+from keras_attention.export import onnx_operations
 from keras_attention.export.quiet import quiet
 
 OPSET = 18  # the newest that tf2onnx writes
@@ -132,6 +133,7 @@ def _converted(function, inputs, outputs, apart):
                     output_names=returned,
                     custom_rewriter=[_keep_selections],
                     tensors_to_rename=dict(zip(given + returned, names, strict=True)),
+                    custom_op_handlers=onnx_operations.handlers(),
                 )
                 converted = optimizer.optimize_graph(converted, optimizers=passes)
                 return converted.make_model("keras_attention")

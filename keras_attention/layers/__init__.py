@@ -3,9 +3,13 @@
 from keras_attention.layers.alibi import ALiBi
 from keras_attention.layers.blocks import DecoderBlock, EncoderBlock
 from keras_attention.layers.cross_modal import CrossModalAttention
+from keras_attention.layers.drop_path import DropPath
 from keras_attention.layers.feed_forward import FeedForward
+from keras_attention.layers.grid_positions import GridPositions
 from keras_attention.layers.head_count import recommended_num_heads
+from keras_attention.layers.layer_scale import LayerScale
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.patch_embedding import PatchEmbedding
 from keras_attention.layers.positions import PositionalEncoding, SinusoidalEncoding
 from keras_attention.layers.relative_position_bias import RelativePositionBias, RelativePositionBias2D
 from keras_attention.layers.residual import Residual
@@ -16,9 +20,13 @@ __all__ = [
     "ALiBi",
     "CrossModalAttention",
     "DecoderBlock",
+    "DropPath",
     "EncoderBlock",
     "FeedForward",
+    "GridPositions",
+    "LayerScale",
     "MultiHeadAttention",
+    "PatchEmbedding",
     "PositionalEncoding",
     "RelativePositionBias",
     "RelativePositionBias2D",

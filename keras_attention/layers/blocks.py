@@ -27,6 +27,8 @@ class _Block(keras.layers.Layer):
         activation="relu",
         norm="pre",
         residual="add",
+        layer_scale=None,
+        drop_path_rate=0.0,
         epsilon=1e-6,
         seed=None,
         **kwargs,
@@ -44,6 +46,8 @@ class _Block(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.norm = norm
         self.residual = residual
+        self.layer_scale = layer_scale
+        self.drop_path_rate = drop_path_rate
         self.epsilon = epsilon
         self.seed = seed
         self.supports_masking = True
@@ -78,6 +82,8 @@ class _Block(keras.layers.Layer):
             norm=self.norm,
             residual=self.residual,
             dropout_rate=self.dropout_rate,
+            layer_scale=self.layer_scale,
+            drop_path_rate=self.drop_path_rate,
             epsilon=self.epsilon,
             seed=self._part_seed(part),
             dtype=self.dtype_policy,
@@ -116,6 +122,8 @@ class _Block(keras.layers.Layer):
             "activation": keras.activations.serialize(self.activation),
             "norm": self.norm,
             "residual": self.residual,
+            "layer_scale": self.layer_scale,
+            "drop_path_rate": self.drop_path_rate,
             "epsilon": self.epsilon,
             "seed": self.seed,
         }
@@ -133,7 +141,7 @@ class EncoderBlock(_Block):
         attention_dropout_rate: of the attention weights.
         activation: of the feed-forward layer.
         norm: "pre" (steadier in deep stacks; put a last normalisation after the stack) or "post" (the first paper's).
-        residual: "add" or "gated", see `Residual`.
+        residual: "add" or "gated"; layer_scale, drop_path_rate: see `Residual`.
         epsilon: of the layer normalisations.
         seed: of the dropout.
 

@@ -3,6 +3,8 @@
 import keras
 import tensorflow as tf
 
+from keras_attention.layers.drop_path import DropPath
+from keras_attention.layers.layer_scale import LayerScale
 from keras_attention.ops import checks
 
 
@@ -20,6 +22,8 @@ class Residual(keras.layers.Layer):
         norm: "pre" or "post".
         residual: "add" or "gated".
         dropout_rate: of f's output, in training.
+        layer_scale: None, or the first value of a learned factor per feature on f's output, see `LayerScale`.
+        drop_path_rate: share of rows whose f is left out in training, see `DropPath`.
         epsilon: of the layer normalisation.
 
     Reference: Xiong et al., "On Layer Normalization in the Transformer Architecture", 2020,
@@ -27,7 +31,18 @@ class Residual(keras.layers.Layer):
     https://arxiv.org/abs/1505.00387
     """
 
-    def __init__(self, *, norm="pre", residual="add", dropout_rate=0.0, epsilon=1e-6, seed=None, **kwargs):
+    def __init__(
+        self,
+        *,
+        norm="pre",
+        residual="add",
+        dropout_rate=0.0,
+        layer_scale=None,
+        drop_path_rate=0.0,
+        epsilon=1e-6,
+        seed=None,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.norm = checks.one_of("norm", norm, ("pre", "post"))
         self.residual = checks.one_of("residual", residual, ("add", "gated"))
@@ -39,9 +54,17 @@ class Residual(keras.layers.Layer):
             epsilon=self.epsilon, dtype=self.dtype_policy, name="normalization"
         )
         self.dropout = keras.layers.Dropout(self.dropout_rate, seed=seed, dtype=self.dtype_policy, name="dropout")
+        self.layer_scale = layer_scale
+        self.drop_path_rate = checks.rate("drop_path_rate", drop_path_rate)
+        self.scaling = None
+        if layer_scale is not None:
+            self.scaling = LayerScale(layer_scale, dtype=self.dtype_policy, name="layer_scale")
+        self.drop_path = DropPath(self.drop_path_rate, seed=seed, dtype=self.dtype_policy, name="drop_path")
 
     def build(self, x_shape, h_shape=None):
         self.normalization.build(x_shape)
+        if self.scaling is not None:
+            self.scaling.build(x_shape)
         if self.residual == "gated":
             self.gate = self.add_weight(name="gate", shape=(x_shape[-1],), initializer=keras.initializers.Constant(2.0))
 
@@ -53,6 +76,9 @@ class Residual(keras.layers.Layer):
         h = self.dropout(h, training=training)
         if self.residual == "gated":
             h = h * tf.sigmoid(tf.cast(self.gate, h.dtype))
+        if self.scaling is not None:
+            h = self.scaling(h)
+        h = self.drop_path(h, training=training)
         return self.normalization(x + h) if self.norm == "post" else x + h
 
     def compute_output_shape(self, x_shape, h_shape=None):
@@ -64,6 +90,8 @@ class Residual(keras.layers.Layer):
             "norm": self.norm,
             "residual": self.residual,
             "dropout_rate": self.dropout_rate,
+            "layer_scale": self.layer_scale,
+            "drop_path_rate": self.drop_path_rate,
             "epsilon": self.epsilon,
             "seed": self.seed,
         }

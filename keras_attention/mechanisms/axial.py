@@ -36,6 +36,10 @@ class AxialAttention(Pattern):
         self.shape = tuple(checks.positive_int("shape", size) for size in shape)
         self.num_class_tokens = checks.nonnegative_int("num_class_tokens", num_class_tokens)
 
+    @classmethod
+    def for_grid(cls, rows, columns, num_prefix_tokens):
+        return cls((rows, columns), num_class_tokens=num_prefix_tokens)
+
     def pattern(self, q, k, v, *, use_causal_mask, **options):
         return axial.axial(q, k, v, shape=self.shape, num_class_tokens=self.num_class_tokens, **options)
 

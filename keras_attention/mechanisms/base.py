@@ -63,6 +63,11 @@ class Mechanism(keras.layers.Layer):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
 
+    @classmethod
+    def for_grid(cls, rows, columns, num_prefix_tokens):
+        """The mechanism as a model of images makes it from its name: over a grid, row by row, after some tokens."""
+        return cls()
+
     def build_projections(self, owner, q_width, k_width, v_width):
         """Creates the owner's projections: query, key and value unless a mechanism shares or adds some."""
         owner.add_projection("query", q_width, owner.num_heads)
@@ -192,6 +197,13 @@ def get(identifier):
         if isinstance(mechanism, Mechanism):
             return mechanism
     raise ValueError(f"mechanism must be a name, a Mechanism or its config. Got {identifier!r}.")
+
+
+def for_grid(identifier, grid, num_prefix_tokens):
+    """A mechanism for a grid (rows, columns) after some tokens; objects, configs and "auto" stay what they are."""
+    if isinstance(identifier, str) and identifier != "auto":
+        return class_of(identifier).for_grid(*grid, num_prefix_tokens)
+    return identifier
 
 
 def serialized(identifier):

@@ -41,6 +41,11 @@ class LinformerAttention(Mechanism):
         self.rank = checks.positive_int("rank", rank)
         self.sharing = checks.one_of("sharing", sharing, ("heads", "key_value", "none"))
 
+    @classmethod
+    def for_grid(cls, rows, columns, num_prefix_tokens):
+        length = num_prefix_tokens + rows * columns
+        return cls(max_length=length, rank=min(128, length))
+
     def build_heads(self, owner):
         shape = (self.max_length, self.rank)
         shape = (owner.num_heads, *shape) if self.sharing == "none" else shape

@@ -1,0 +1,83 @@
+"""What the models of images share: their input, their head and Keras' contract."""
+
+import keras
+import tensorflow as tf
+
+from keras_attention.models import weights_files
+from keras_attention.ops import checks, images
+
+
+class ImageModel(keras.Model):
+    """Base of the models of images. A subclass gives `features`, `feature_width`, `block_lists` and `build_parts`."""
+
+    # Attributes that hold lists of layers whose length files of weights are checked for.
+    block_lists = ()
+
+    def __init__(self, config, **kwargs):
+        super().__init__(**kwargs)
+        self._config = config
+        self.image_size = images.pair("image_size", config["image_size"])
+        self.channels = checks.positive_int("channels", config["channels"])
+        self.num_classes = config["num_classes"]
+        self.head = None
+        if self.num_classes is not None:
+            checks.positive_int("num_classes", self.num_classes)
+            self.head = keras.layers.Dense(self.num_classes, dtype=self.dtype_policy, name="head")
+
+    @property
+    def feature_width(self):
+        """Width of the pooled features."""
+        raise NotImplementedError
+
+    def build_parts(self):
+        """Builds everything before the head."""
+        raise NotImplementedError
+
+    def features(self, images, training=False):
+        """Tokens [B, N, d_model] after the last normalisation, of images [B, H, W, channels]."""
+        raise NotImplementedError
+
+    def pool(self, tokens):
+        """Pooled features [B, feature_width] of what `features` returned."""
+        raise NotImplementedError
+
+    def build(self, input_shape=None):
+        self.build_parts()
+        if self.head is not None:
+            self.head.build((None, self.feature_width))
+
+    def call(self, images, training=False):
+        pooled = self.pool(self.features(images, training=training))
+        return pooled if self.head is None else tf.cast(self.head(pooled), tf.float32)
+
+    def prepared(self, pixels):
+        """The images, checked, in the compute dtype."""
+        images.check(pixels, self.channels)
+        return tf.cast(pixels, self.compute_dtype)
+
+    # --- Keras' contract ------------------------------------------------------------------------------------------
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.feature_width if self.head is None else self.num_classes)
+
+    def compute_output_spec(self, inputs, training=False):
+        # Logits are float32 under every policy.
+        dtype = self.compute_dtype if self.head is None else "float32"
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=dtype)
+
+    def get_config(self):
+        return {**super().get_config(), **self._config}
+
+    def get_build_config(self):
+        # Every size is in the config; an empty dict would tell Keras that there is nothing to build before loading.
+        return {"input_shape": None}
+
+    def build_from_config(self, config):
+        self.build()
+
+    def load_weights(self, filepath, skip_mismatch=False, **kwargs):
+        """As Keras' own from `.weights.h5` and `.keras` files, but other depths are refused unless `skip_mismatch`."""
+        weights_files.check_ending(filepath)
+        if not skip_mismatch:
+            weights_files.check_blocks(filepath, self, *self.block_lists)
+        return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
