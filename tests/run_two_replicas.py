@@ -1,4 +1,4 @@
-"""Run by tests/test_losses.py: the masked loss on two logical CPU devices and on one, printed as JSON."""
+"""Run by tests/test_losses.py: losses on two logical CPU devices and on one, printed as JSON."""
 
 import json
 
@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_attention.models import CLIP, TextEncoder
 from keras_attention.training.losses import MaskedCrossentropy, TokenLoss
 
 CPU = tf.config.list_physical_devices("CPU")[0]
@@ -61,8 +62,35 @@ def fit(out):
         out["weights of two"], out["history of two"] = trained()
 
 
+def fit_pairs(out):
+    """CLIP on batches of four pairs, in which a text stands on both replicas; its factor begins at its bound."""
+    rng = np.random.default_rng(6)
+    images = rng.normal(size=(8, 6, 6, 3)).astype("float32")
+    text = rng.integers(4, 9, (8, 5)).astype("int32")
+    text[:, 3:] = [3, 0]
+    text[2] = text[1]
+
+    def trained():
+        keras.utils.set_random_seed(4)
+        image_tower = keras.Sequential(
+            [keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3), keras.layers.Flatten(), keras.layers.Dense(5)]
+        )
+        text_tower = TextEncoder(9, d_model=8, num_heads=2, num_layers=1, max_length=5)
+        model = CLIP(image_tower, text_tower, projection_dim=4, logit_scale=3.0, max_logit_scale=3.0)
+        model.build()
+        model.compile(keras.optimizers.SGD(0.3))
+        history = model.fit({"images": images, "text": text}, batch_size=4, epochs=2, shuffle=False, verbose=0)
+        factor = float(np.exp(np.asarray(model.logit_scale)))
+        return [x for w in model.trainable_variables for x in np.ravel(w)], history.history["loss"], factor
+
+    out["pairs of one"] = trained()
+    with STRATEGY.scope():
+        out["pairs of two"] = trained()
+
+
 if __name__ == "__main__":
     results = {}
     one_step(results)
     fit(results)
+    fit_pairs(results)
     print(json.dumps(results, default=float))

@@ -192,6 +192,14 @@ def test_fit_on_two_replicas_equals_fit_on_one(replicas):
     np.testing.assert_allclose(replicas["history of two"], replicas["history of one"], rtol=1e-5)
 
 
+def test_pairs_on_two_replicas_are_compared_with_all_pairs(replicas):
+    """CLIP's weights and losses; a text that stands on both replicas is nobody's wrong answer on either."""
+    (want, want_losses, _), (got, got_losses, factor) = replicas["pairs of one"], replicas["pairs of two"]
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-5)
+    np.testing.assert_allclose(got_losses, want_losses, rtol=1e-5)
+    assert want_losses[1] != want_losses[0] and factor <= 3.0 + 1e-6
+
+
 # ---- configs and errors ------------------------------------------------------------------------------------------
 
 

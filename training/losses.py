@@ -9,6 +9,8 @@ nor the way sentences fall into batches or replicas can move the value. Each rea
 import keras
 import tensorflow as tf
 
+from keras_attention.ops import replicas
+
 
 def token_losses(labels, logits, label_smoothing=0.0):
     """Cross-entropy of each token, in float32 whatever the precision of the logits.
@@ -86,14 +88,6 @@ def _labels_and_logits(y_true, y_pred):
     return labels, logits
 
 
-def _sum_over_replicas(value):
-    """The sum of a per-replica number over all replicas of the running strategy."""
-    replica = tf.distribute.get_replica_context()
-    if replica is None or replica.num_replicas_in_sync == 1:
-        return value
-    return replica.all_reduce(tf.distribute.ReduceOp.SUM, value)
-
-
 def _check_smoothing(label_smoothing):
     if not 0.0 <= label_smoothing < 1.0:
         raise ValueError(f"label_smoothing must be in [0, 1). Got {label_smoothing}; usual values are 0.0 and 0.1.")
@@ -143,7 +137,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         with tf.name_scope(self.name):
             weights = token_weights(labels, logits, sample_weight, self.ignore_id)
             losses = tf.where(weights != 0.0, token_losses(labels, logits, self.label_smoothing), 0.0)
-            count = _sum_over_replicas(tf.reduce_sum(weights))
+            count = replicas.summed(tf.reduce_sum(weights))
             return tf.math.divide_no_nan(tf.reduce_sum(weights * losses), tf.stop_gradient(count))
 
     def call(self, y_true, y_pred):

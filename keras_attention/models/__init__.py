@@ -1,6 +1,8 @@
 """Models built on the layers, each readable alone."""
 
+from keras_attention.models.clip import CLIP
+from keras_attention.models.text_encoder import TextEncoder
 from keras_attention.models.transformer import Transformer
 from keras_attention.models.vit import ViT
 
-__all__ = ["Transformer", "ViT"]
+__all__ = ["CLIP", "TextEncoder", "Transformer", "ViT"]

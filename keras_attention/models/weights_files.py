@@ -6,7 +6,7 @@ import zipfile
 import h5py
 
 
-def check_blocks(path, model, *attributes):
+def check_blocks(path, model, *attributes, nested=None):
     """Raises where a file of weights holds another number of blocks than the model.
 
     Keras reads a deeper model's file into a shallower model without a word, dropping the rest.
@@ -15,6 +15,7 @@ def check_blocks(path, model, *attributes):
         path: a `.weights.h5` or `.keras` file.
         model: a model.
         *attributes: names of the model's lists of layers.
+        nested: dict of place in the file -> list of layers, for lists of a part of the model.
 
     Raises:
         ValueError: naming the list and both numbers, or for another kind of file.
@@ -26,8 +27,9 @@ def check_blocks(path, model, *attributes):
             archive = stack.enter_context(zipfile.ZipFile(path))
             file = stack.enter_context(archive.open("model.weights.h5"))
         weights = stack.enter_context(h5py.File(file, "r"))
-        for name in attributes:
-            held, wanted = len(weights.get(name, ())), len(getattr(model, name))
+        lists = {name: getattr(model, name) for name in attributes} | (nested or {})
+        for name, blocks in lists.items():
+            held, wanted = len(weights.get(name, ())), len(blocks)
             if held != wanted:
                 raise ValueError(
                     f"{path} holds {name} of {held} layers, the model has {wanted}: make the model with the sizes that "
