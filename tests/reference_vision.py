@@ -101,3 +101,113 @@ def vit(model, images, attend=reference.softmax):
         "token_mean": lambda: np.concatenate([tokens[:, 0], mean], -1),
     }[model.pooling]()
     return states, tokens, pooled if model.head is None else dense(pooled, model.head)
+
+
+def convolution(x, kernel, stride):
+    """3 x 3, place by place; where the padding of a stride is uneven, TensorFlow has the larger part below, right."""
+    batch, height, width, _ = x.shape
+    rows, columns = math.ceil(height / stride), math.ceil(width / stride)
+    before = [max((n - 1) * stride + 3 - size, 0) // 2 for n, size in ((rows, height), (columns, width))]
+    out = np.zeros((batch, rows, columns, kernel.shape[-1]))
+    for i, j, di, dj in np.ndindex(rows, columns, 3, 3):
+        y, z = i * stride + di - before[0], j * stride + dj - before[1]
+        if 0 <= y < height and 0 <= z < width:
+            out[:, i, j] += x[:, y, z] @ kernel[di, dj]
+    return out
+
+
+def offset_bias(layer, grid):
+    """[H, P + n, P + n] of a relative bias by offset, pair by pair; at another grid linearly between the offsets."""
+    (h, w), (rows, columns), before = layer.window, grid, layer.num_prefix_tokens
+    table = array(layer.table).reshape(2 * h - 1, 2 * w - 1, -1)
+    n = rows * columns
+    bias = np.zeros((layer.num_heads, before + n, before + n))
+    if before:
+        to_prefix, from_prefix, inside = array(layer.prefix_table)
+        bias[:, before:, :before], bias[:, :before, before:] = to_prefix[:, None, None], from_prefix[:, None, None]
+        bias[:, :before, :before] = inside[:, None, None]
+    for q, k in np.ndindex(n, n):
+        # From the ends of the new table to the ends of the old one.
+        y = (k // columns - q // columns + rows - 1) * ((2 * h - 2) / (2 * rows - 2) if rows > 1 else 0)
+        x = (k % columns - q % columns + columns - 1) * ((2 * w - 2) / (2 * columns - 2) if columns > 1 else 0)
+        value = 0
+        for r in range(2 * h - 1):
+            for c in range(2 * w - 1):
+                value = value + max(0, 1 - abs(y - r)) * max(0, 1 - abs(x - c)) * table[r, c]
+        bias[:, before + q, before + k] = value
+    return bias
+
+
+def hybrid(model, images):
+    """(hidden states, final tokens, output) of a HybridViT."""
+    x = images
+    for conv, norm in zip(model.stem.convolutions, model.stem.normalizations):
+        x = gelu(layer_norm(convolution(x, array(conv.kernel), conv.strides[0]), norm))
+    batch, *grid, width = x.shape
+    x = x.reshape(batch, -1, width)
+    prefix = model.num_prefix_tokens
+    if prefix:
+        x = np.concatenate([np.broadcast_to(array(model.class_token), (batch, 1, width)), x], axis=1)
+    if model.positions is not None:
+        table = array(model.positions.position_emb)
+        patches = resize(table[prefix:].reshape(*model.grid, width), *grid).reshape(-1, width)
+        x = x + np.concatenate([table[:prefix], patches])
+    states = [x]
+    for i, layer in enumerate(model.blocks):
+        bias = offset_bias(model.relative_biases[i], grid)[None] if model.relative_biases else None
+        states.append(block(states[-1], layer, bias=bias))
+    tokens = layer_norm(states[-1], model.final_norm)
+    pooled = tokens[:, 0] if prefix else tokens.mean(1)
+    return states, tokens, pooled if model.head is None else dense(pooled, model.head)
+
+
+def window_attention(h, layer):
+    """Attention of h [B, H, W, C] in windows: for each place, those of its window that were its neighbours."""
+    batch, height, width, features = h.shape
+    w, shift = layer.window, 0 if min(h.shape[1:3]) <= layer.window else layer.shift
+    rows, columns = math.ceil(height / w) * w, math.ceil(width / w) * w
+    whole = np.zeros((batch, rows, columns, features))
+    whole[:, :height, :width] = h
+    table = array(layer.relative_bias.table).reshape(2 * w - 1, 2 * w - 1, -1)
+
+    def window_of(place, size):
+        """Window of a place on the rolled axis, and which side of the seam it stands on."""
+        rolled = (place - shift) % size
+        return rolled // w, place < shift
+
+    out = np.zeros((batch, height, width, layer.d_model))
+    for i in range(height):
+        for j in range(width):
+            mine = window_of(i, rows), window_of(j, columns)
+            seen = [p for p in np.ndindex(rows, columns) if (window_of(p[0], rows), window_of(p[1], columns)) == mine]
+            keys = np.stack([whole[:, y, x] for y, x in seen], axis=1)
+            bias = np.stack([table[y - i + w - 1, x - j + w - 1] for y, x in seen], axis=-1)
+            query = whole[:, i, j][:, None]
+            out[:, i, j] = reference.multi_head_attention(layer.attention, keys, q=query, bias=bias[None, :, None])[
+                :, 0
+            ]
+    return out
+
+
+def swin(model, images):
+    """(hidden states, final tokens, output) of a SwinTransformer."""
+    states, first = [layer_norm(patches(images, model.patch_embedding), model.embedding_norm)], 0
+    for stage, depth in enumerate(model.depths):
+        x = states[-1]
+        for layer in model.blocks[first : first + depth]:
+            x = x + window_attention(layer_norm(x, layer.attention_residual.normalization), layer)
+            h = layer_norm(x, layer.feed_forward_residual.normalization)
+            x = x + dense(gelu(dense(h, layer.feed_forward.inner)), layer.feed_forward.outer)
+        first += depth
+        if stage < len(model.mergings):
+            merging = model.mergings[stage]
+            batch, rows, columns, width = x.shape
+            even = np.zeros((batch, rows + rows % 2, columns + columns % 2, width))
+            even[:, :rows, :columns] = x
+            corners = [even[:, 0::2, 0::2], even[:, 1::2, 0::2], even[:, 0::2, 1::2], even[:, 1::2, 1::2]]
+            x = layer_norm(np.concatenate(corners, -1), merging.normalization) @ array(merging.reduction.kernel)
+        states.append(x)
+    tokens = layer_norm(states[-1], model.final_norm)
+    tokens = tokens.reshape(len(tokens), -1, tokens.shape[-1])
+    pooled = tokens.mean(1)
+    return states, tokens, pooled if model.head is None else dense(pooled, model.head)

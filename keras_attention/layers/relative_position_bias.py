@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_attention.layers.position_schemes import DistanceScheme, PositionScheme, register
-from keras_attention.ops import checks, positions
+from keras_attention.ops import checks, images, positions
 from keras_attention.ops.dot_product import accumulation_dtype
 
 
@@ -91,6 +91,10 @@ class RelativePositionBias2D(PositionScheme):
         num_prefix_tokens: P, tokens before the grid.
         initializer: of the table; truncated normal with deviation 0.02.
 
+    Call arguments:
+        grid: None, or another grid (h', w'), ints or scalar tensors, for an image of another size: the table is
+            interpolated linearly with its ends kept, as `resized` does once and for all.
+
     Returns:
         float32 [H, P + h w, P + h w], to be added to the scores: `layer()`.
 
@@ -127,24 +131,32 @@ class RelativePositionBias2D(PositionScheme):
             )
         self.built = True
 
-    def __call__(self):
+    def __call__(self, grid=None):
         # Keras' own reads the first input, and there is none.
-        return self.call()
+        return self.call(grid)
 
-    def call(self):
-        return self.bias_of_grid()
+    def call(self, grid=None):
+        if grid is None or (all(isinstance(n, int) for n in grid) and tuple(grid) == self.window):
+            return self.bias_of_grid()
+        height, width = self.window
+        rows, columns = grid
+        table = tf.reshape(tf.cast(self.table, tf.float32), [2 * height - 1, 2 * width - 1, self.num_heads])
+        table = images.resize_table(table, 2 * rows - 1, 2 * columns - 1, images.linear_matrix)
+        return self._joined(tf.reshape(table, [-1, self.num_heads]), positions.grid_offsets((rows, columns)))
 
     def bias_of_grid(self):
-        dtype = accumulation_dtype(tf.as_dtype(self.table.dtype))
-        grid = tf.transpose(tf.gather(tf.cast(self.table, dtype), self.offsets), [2, 0, 1])
+        return self._joined(tf.cast(self.table, accumulation_dtype(tf.as_dtype(self.table.dtype))), self.offsets)
+
+    def _joined(self, table, offsets):
+        """The bias of a grid with these offsets, beside that of the tokens before it."""
+        grid = tf.transpose(tf.gather(table, offsets), [2, 0, 1])
         if self.prefix_table is None:
             return grid
-        cells, before = self.offsets.shape[0], self.num_prefix_tokens
-        to_prefix, from_prefix, inside = tf.unstack(tf.cast(self.prefix_table, dtype)[..., None, None])
-        shape = [self.num_heads, before, before]
-        top = tf.concat([tf.broadcast_to(inside, shape), tf.repeat(tf.repeat(from_prefix, before, 1), cells, 2)], 2)
-        left = tf.repeat(tf.repeat(to_prefix, cells, 1), before, 2)
-        return tf.concat([top, tf.concat([left, grid], 2)], 1)
+        heads, cells, before = self.num_heads, checks.sizes(grid)[1], self.num_prefix_tokens
+        to_prefix, from_prefix, inside = tf.unstack(tf.cast(self.prefix_table, table.dtype)[..., None, None])
+        top = [tf.broadcast_to(inside, [heads, before, before]), tf.broadcast_to(from_prefix, [heads, before, cells])]
+        left = tf.broadcast_to(to_prefix, [heads, cells, before])
+        return tf.concat([tf.concat(top, 2), tf.concat([left, grid], 2)], 1)
 
     def resized(self, window):
         """A layer for another grid, for images of another size: the table interpolated linearly, its ends kept.

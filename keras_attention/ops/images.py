@@ -60,13 +60,20 @@ def bicubic_matrix(size, source):
     return tf.reduce_sum(tf.one_hot(index, source) * weights[..., None], axis=1)
 
 
-def resize_table(table, height, width):
-    """A table float32 [h, w, E] over a grid, resized bicubically to [height, width, E]; sizes may be scalar tensors.
+def linear_matrix(size, source):
+    """As `bicubic_matrix`, but linear and with the ends kept: places run from 0 to source - 1."""
+    step = tf.cast(source - 1, tf.float32) / tf.cast(tf.maximum(size - 1, 1), tf.float32)
+    place = tf.range(tf.cast(size, tf.float32))[:, None] * step
+    return tf.nn.relu(1 - tf.abs(place - tf.range(source, dtype=tf.float32)))
+
+
+def resize_table(table, height, width, matrix=bicubic_matrix):
+    """A table float32 [h, w, E] over a grid, resized to [height, width, E]; sizes may be scalar tensors.
 
     Two products with small matrices, so that the result has a gradient, converts to ONNX and follows sizes that only
     the graph knows.
     """
     rows, columns, features = table.shape
     # First the rows, with all that stands in a row as one vector; then the columns of each row.
-    lines = tf.matmul(bicubic_matrix(height, rows), tf.reshape(table, [rows, columns * features]))
-    return tf.matmul(bicubic_matrix(width, columns), tf.reshape(lines, [height, columns, features]))
+    lines = tf.matmul(matrix(height, rows), tf.reshape(table, [rows, columns * features]))
+    return tf.matmul(matrix(width, columns), tf.reshape(lines, [height, columns, features]))

@@ -123,15 +123,19 @@ def bucket_bias(distance, by_distance):
 
 
 def grid_offsets(window):
-    """The number of the offset from each place of a grid to each other: NumPy int32 [h w, h w], in row-major order.
+    """The number of the offset from each place of a grid to each other: int32 [h w, h w], in row-major order.
+
+    NumPy, or a tensor where a size of the window is one.
 
     Offset (dy, dx) of key minus query has the number (dy + h - 1) (2 w - 1) + dx + w - 1.
     """
     height, width = window
-    rows, columns = np.divmod(np.arange(height * width), width)
+    known = isinstance(height, int) and isinstance(width, int)
+    place = np.arange(height * width, dtype="int32") if known else tf.range(height * width)
+    rows, columns = place // width, place % width
     down = rows[None] - rows[:, None] + height - 1
     right = columns[None] - columns[:, None] + width - 1
-    return (down * (2 * width - 1) + right).astype("int32")
+    return down * (2 * width - 1) + right
 
 
 def resized_offsets(table, window, new_window):
