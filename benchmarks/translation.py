@@ -15,8 +15,9 @@ from benchmarks.harness import Report
 from benchmarks.machine import matrix_product
 from keras_attention.generation import Translator
 from keras_attention.training.corpus import load_corpus, sample
-from keras_attention.training.options import TrainOptions, flag_name
+from keras_attention.training.options import TrainOptions
 from keras_attention.training.run_folder import RunFolder
+from keras_attention.training.run_options import flag_name
 
 
 def command_of(options):

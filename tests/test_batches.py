@@ -156,7 +156,7 @@ def test_fit_sees_every_epoch_whole(rng, static_shapes):
     model.fit(plan.dataset(first_epoch=4), epochs=3, verbose=0)
     expected = []
     for epoch in (4, 5, 6):
-        order, cuts = plan._planned(epoch)
+        order, cuts = plan.planned(epoch)
         for begin, end, rows, length in cuts:
             expected.append(plan.batch(order[begin:end], (rows, length)))
     assert len(seen) == 3 * len(plan)
@@ -173,7 +173,7 @@ def test_static_shapes_are_few(rng):
     assert len(plan.shapes) <= 20
     assert all(rows * length <= 4096 and length <= 510 for rows, length in plan.shapes)
     real = sum(max(len(s) + 2, len(t) + 1) for s, t in zip(sources, targets))
-    padding = 1 - real / sum(rows * length for _, _, rows, length in plan._planned(0)[1])
+    padding = 1 - real / sum(rows * length for _, _, rows, length in plan.planned(0)[1])
     assert padding < 0.25
 
 

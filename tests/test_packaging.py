@@ -18,7 +18,16 @@ FOLDERS = {
     "keras_attention.export": "export",
     "keras_attention.training": "training",
 }
-HEAVY = ("tensorflow_text", "onnx", "onnxruntime", "tf2onnx", "torch", "matplotlib", "sacrebleu", "sentencepiece")
+HEAVY = (
+    "tensorflow_text",
+    "onnx",
+    "onnxruntime",
+    "tf2onnx",
+    "torch",
+    "matplotlib",
+    "sacrebleu",
+    "sentencepiece",
+)
 
 # Lower parts never import higher ones; parts of one level know each other unless they stand apart.
 LEVELS = [
@@ -28,6 +37,7 @@ LEVELS = [
     ("layers",),
     ("models",),
     ("generation",),
+    ("images",),
     ("training", "export"),
     ("commands",),
     ("cli",),
@@ -80,7 +90,7 @@ def test_no_module_is_named_like_a_library(config):
 
 
 # Distributions whose module has another name.
-MODULES = {"tensorflow-text": "tensorflow_text", "Babel": "babel"}
+MODULES = {"tensorflow-text": "tensorflow_text", "Babel": "babel", "Pillow": "PIL", "scikit-learn": "sklearn"}
 TOOLS = {"pytest", "pytest-xdist", "ruff", "pre-commit", "build"}
 
 

@@ -328,7 +328,7 @@ def test_a_taken_folder_and_changed_options_are_refused(commanded, corpus, capsy
     before = {path: path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
     assert "already holds a training run. Use --resume" in exits(arguments(chosen), capsys)
     changed = exits(["--out", str(out), "--resume", "--d-model", "64", "--seed", "3", "--epochs", "9"], capsys)
-    assert "--d-model (was 32, is 64), --seed (was 0, is 3)" in changed and "epochs" not in changed
+    assert "--seed (was 0, is 3), --d-model (was 32, is 64)" in changed and "epochs" not in changed
     other = tmp_path / "other.tsv"
     other.write_text(corpus.read_text(encoding="utf-8").replace("cat", "cats"), encoding="utf-8")
     message = exits(["--out", str(out), "--resume", "--data", str(other), "--epochs", "9"], capsys)

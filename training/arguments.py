@@ -8,7 +8,7 @@ from typing import Annotated, get_type_hints
 import typer
 
 from keras_attention.errors import UsageError
-from keras_attention.training.options import flag_name
+from keras_attention.training.run_options import flag_name
 
 
 def typer_command(options_class, run, doc):

@@ -1,8 +1,10 @@
-"""The mean of a model's weights over several checkpoints."""
+"""Means of a model's weights: over several checkpoints, and the moving average that an optimizer keeps."""
+
+from contextlib import contextmanager
 
 import numpy as np
 
-from keras_attention.training.checkpoints import read_checkpoint
+from keras_attention.training.checkpoints import assign_variables, read_checkpoint, read_variables
 
 
 def average_checkpoints(paths, group="model"):
@@ -41,3 +43,21 @@ def average_checkpoints(paths, group="model"):
         floating = np.issubdtype(array.dtype, np.floating) or array.dtype.name == "bfloat16"
         means.append((total / len(paths)).astype(array.dtype) if floating else array)
     return means
+
+
+@contextmanager
+def moving_average(model):
+    """Within the block, the trainable variables have their moving averages; afterwards what they had.
+
+    The averages are those of an optimizer made with `use_ema=True` (Polyak and Juditsky, 1992); with any other one
+    nothing changes. Keras itself puts them in at the end of `model.fit`, not for validation.
+
+    Args:
+        model: compiled model that has made at least one step.
+    """
+    before = read_variables(model.trainable_variables)
+    model.optimizer.finalize_variable_values(model.trainable_variables)
+    try:
+        yield
+    finally:
+        assign_variables(model.trainable_variables, before, "weights")

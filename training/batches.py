@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from keras_attention.errors import UsageError
 from keras_attention.text import BOS_ID, EOS_ID, PAD_ID
+from keras_attention.training.epochs import epoch_dataset
 
 
 class BatchPlan:
@@ -90,7 +91,7 @@ class BatchPlan:
         self._cuts = self._cut(tokens_per_batch)
 
     def _cut(self, tokens_per_batch):
-        """The cuts of `_planned`, not shuffled: among pairs sorted by bucket they are the same in every epoch."""
+        """The cuts of `planned`, not shuffled: among pairs sorted by bucket they are the same in every epoch."""
         cuts = []
         begin, ordered = 0, np.sort(self._bucket)
         while begin < len(ordered):
@@ -126,10 +127,10 @@ class BatchPlan:
         Returns:
             A list of `len(self)` index arrays into the sequences that were given.
         """
-        order, cuts = self._planned(number)
+        order, cuts = self.planned(number)
         return [order[begin:end] for begin, end, _, _ in cuts]
 
-    def _planned(self, number):
+    def planned(self, number):
         """The order of the kept pairs [kept], and how it is cut: (begin, end, rows, length) of each batch [batches, 4].
 
         Rows and length are those to pad to; a length of 0 means the longest row's.
@@ -159,66 +160,16 @@ class BatchPlan:
         return {"source": source, "target": np.where(labels == PAD_ID, PAD_ID, target[:, :-1])}, labels
 
     def dataset(self, first_epoch=0, first_step=0):
-        """A `tf.data.Dataset` whose every iteration is one epoch, from `first_epoch` on.
+        """A `tf.data.Dataset` of `({"source": [B, S], "target": [B, T]}, labels [B, T])`, see `batch`.
 
-        The first iteration begins at `first_step`: earlier steps are not computed. An epoch counts as done when its
-        last batch is taken; iterating anew before that gives the same epoch again. An epoch never depends on how many
-        elements were prefetched.
-
-        `model.fit` counts the batches of its first epoch and expects as many of the later ones: give an epoch that
-        begins at `first_step > 0` a `fit` of its own (`initial_epoch=e, epochs=e + 1`).
-
-        Returns:
-            Dataset of `({"source": [B, S], "target": [B, T]}, labels [B, T])`, see `batch`. Its cardinality is known
-            when `first_step` is 0.
+        Every iteration is one epoch, from a step of `first_epoch` on; see `epoch_dataset`.
         """
-        if not 0 <= first_step <= len(self):
-            raise ValueError(f"first_step must be from 0 to {len(self)}, the batches of an epoch. Got {first_step}.")
-        if first_step == len(self):
-            first_epoch, first_step = first_epoch + 1, 0
-        position = _Position(self, first_epoch, first_step)
         sources, targets = self._sources.tensors(), self._targets.tensors()
 
-        def batches(plan):
-            """The batches that a Python function plans; they are put together in the graph, without Python."""
-            order, cuts = tf.numpy_function(plan, [], (tf.int64, tf.int64))
-            cuts = tf.data.Dataset.from_tensor_slices(tf.ensure_shape(cuts, [None, 4]))
-            return cuts.map(lambda cut: _gather_batch(sources, targets, order, cut))
+        def gather(order, cut):
+            return _gather_batch(sources, targets, order, cut)
 
-        # Only the last batch moves the position, and nothing after it reads ahead: what was prefetched but not taken
-        # does not count.
-        once = tf.data.Dataset.range(1)
-        before_the_last = once.flat_map(lambda _: batches(position.all_but_last)).prefetch(4)
-        dataset = before_the_last.concatenate(once.flat_map(lambda _: batches(position.last)))
-        options = tf.data.Options()
-        options.experimental_optimization.inject_prefetch = False
-        dataset = dataset.with_options(options)
-        if first_step == 0:
-            dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
-        return dataset
-
-
-class _Position:
-    """How far the iterations of a dataset have come; the epoch at hand is planned once."""
-
-    def __init__(self, plan, epoch, step):
-        self.plan, self.epoch, self.step = plan, epoch, step
-        self._planned = None
-
-    def _remaining(self):
-        if self._planned is None:
-            order, cuts = self.plan._planned(self.epoch)
-            self._planned = order, cuts[self.step :]
-        return self._planned
-
-    def all_but_last(self):
-        order, cuts = self._remaining()
-        return order, cuts[:-1]
-
-    def last(self):
-        order, cuts = self._remaining()
-        self.epoch, self.step, self._planned = self.epoch + 1, 0, None
-        return order, cuts[-1:]
+        return epoch_dataset(self, gather, first_epoch, first_step)
 
 
 class _Rows:
@@ -248,7 +199,7 @@ class _Rows:
 
 
 def _gather_batch(sources, targets, order, cut):
-    """`BatchPlan.batch` as TensorFlow operations; order [kept] and cut [4] as `BatchPlan._planned` gives them."""
+    """`BatchPlan.batch` as TensorFlow operations; order [kept] and cut [4] as `BatchPlan.planned` gives them."""
     begin, end, rows, length = tf.unstack(cut)
     indices = order[begin:end]
     source = _gather(sources, indices, rows, length)

@@ -53,6 +53,17 @@ class Budget:
             or (self.minutes is not None and progress.seconds >= 60 * self.minutes)
         )
 
+    def share(self, progress, steps_per_epoch):
+        """How much of the budget is used, from 0 to 1: by the limit that is nearest."""
+        shares = []
+        if self.epochs is not None:
+            shares.append((progress.epoch * steps_per_epoch + progress.step) / (self.epochs * steps_per_epoch))
+        if self.steps is not None:
+            shares.append(progress.steps / self.steps)
+        if self.minutes is not None:
+            shares.append(progress.seconds / (60 * self.minutes))
+        return min(1.0, max(shares, default=0.0))
+
 
 class Terminated(KeyboardInterrupt):
     """The process was asked to end (SIGTERM); everything up to the last step is saved."""
@@ -77,11 +88,13 @@ class ResumableTraining(keras.callbacks.Callback):
         progress: `Progress`, changed in place.
         checkpoints: `CheckpointFolder`.
         steps_per_epoch: batches in each whole epoch.
-        metrics: the compiled metrics whose running values belong to the state; each has `count`, its number of tokens.
+        metrics: the compiled metrics whose running values belong to the state; the first has `count`,
+            the number of tokens or images that it has seen.
         budget: `Budget`.
         validate: function `(record, last, progress)` that adds the validation's numbers to the epoch's record and
             replaces `progress.best` by it where it is better; `last` is True when training ends here.
         checkpoint_every: steps between two checkpoints.
+        counted: what the first metric's `count` is called in the epoch's record.
         restored_metrics: their values at the restored position, or None.
     """
 
@@ -95,6 +108,7 @@ class ResumableTraining(keras.callbacks.Callback):
         budget,
         validate,
         checkpoint_every,
+        counted="tokens",
         restored_metrics=None,
     ):
         super().__init__()
@@ -105,6 +119,7 @@ class ResumableTraining(keras.callbacks.Callback):
         self.budget = budget
         self.validate = validate
         self.checkpoint_every = checkpoint_every
+        self.counted = counted
         self._pending_metrics = restored_metrics
         self._saved_at = None
         self._in_step = False  # the weights may be ahead of the counters
@@ -242,7 +257,7 @@ class ResumableTraining(keras.callbacks.Callback):
         """
         progress = self.progress
         # Validation uses the same metrics. Keras resets them only once it has built them, not after a restored epoch.
-        tokens = round(float(self.metrics[0].count))
+        count = round(float(self.metrics[0].count))
         metric_values = self._metric_values()
         for metric in self.metrics:
             metric.reset_state()
@@ -252,7 +267,7 @@ class ResumableTraining(keras.callbacks.Callback):
             "steps": progress.steps,
             **{name: float(value) for name, value in logs.items()},
             "learning_rate": float(self.model.optimizer.learning_rate),
-            "tokens": tokens,
+            self.counted: count,
             "train_seconds": progress.train_seconds,
         }
         after = Progress(**{**vars(progress), "epoch": progress.epoch + whole})

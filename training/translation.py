@@ -5,11 +5,6 @@
 and the same from Python: `train(TrainOptions(out="runs/first", data="pairs.tsv"))`.
 """
 
-import importlib.util
-import sys
-from dataclasses import fields
-
-import keras
 import tensorflow as tf
 
 from keras_attention.errors import UsageError
@@ -18,14 +13,13 @@ from keras_attention.text import SentencePieceTokenizer
 from keras_attention.training.arguments import run_alone, typer_command
 from keras_attention.training.averaging import average_checkpoints
 from keras_attention.training.batches import BatchPlan
-from keras_attention.training.callbacks import Budget, Progress, ResumableTraining
-from keras_attention.training.checkpoints import CheckpointFolder, DamagedCheckpoint, assign_variables
-from keras_attention.training.compiling import compile_model, dtype_policy, versions
+from keras_attention.training.checkpoints import DamagedCheckpoint, assign_variables
+from keras_attention.training.compiling import compile_model
 from keras_attention.training.corpus import SPLITS, load_corpus, sample
 from keras_attention.training.decoding import greedy_translator
+from keras_attention.training.model_run import ModelRun, given_options, print_metrics, run_in_folder
 from keras_attention.training.options import TrainOptions
-from keras_attention.training.progress_bar import EpochProgress
-from keras_attention.training.run_folder import RunFolder, write_atomically
+from keras_attention.training.run_folder import write_atomically
 from keras_attention.training.scoring import score
 from keras_attention.training.stacks import stack_mechanisms
 from keras_attention.training.validation import Validation
@@ -52,62 +46,26 @@ def train(options, *, callbacks=(), translator=greedy_translator):
         UsageError: bad options or data, a folder that is taken, a run that cannot be resumed.
         KeyboardInterrupt: Ctrl-C; the state is saved.
     """
-    if options.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise UsageError("TensorBoard's files need its package: pip install tensorboard, or give --no-tensorboard.")
-    folder = RunFolder(options.out)
-    with folder.claimed(options.resume), dtype_policy(options.precision):
-        state = None
-        if options.resume:
-            stored = folder.read_config()
-            options.refuse_changes(stored.get("options", {}))
-            state = _restorable_state(folder, options)
-            if state is not None and _finished(folder, options, state):
-                print(f"{folder} is finished: {folder.read_metrics()['steps']} steps, as its options say.")
-                return folder.read_metrics()
-        return _Run(options, folder, state, callbacks, translator).complete()
+
+    def make(folder, state):
+        return _Run(options, folder, state, callbacks, translator)
+
+    return run_in_folder(options, make, checkpoints_kept=options.average)
 
 
-class _Run:
-    """The objects of one run: data, tokenizer, model, state."""
+class _Run(ModelRun):
+    """A run that trains a translation model."""
 
     def __init__(self, options, folder, state, callbacks, translator):
-        self.options = options
-        self.folder = folder
-        self.user_callbacks = list(callbacks)
-        keras.utils.set_random_seed(options.seed)
-        self.corpus = load_corpus(options)
-        fingerprint = self.corpus.fingerprint()
-        if options.resume:
-            _check_same_data(folder, fingerprint)
+        self.translator = translator
+        self.checkpoints_kept = options.average
+        super().__init__(options, folder, state, callbacks)
+
+    def load_data(self, state):
+        self.corpus = load_corpus(self.options)
         self.tokenizer = self._make_tokenizer(state)
         self.plans = self._make_plans()
-        keras.utils.set_random_seed(options.seed)  # the model's weights do not depend on what came before
-        self.model, self.metrics = self._make_model()
-        self.checkpoints = CheckpointFolder(folder.checkpoints_path, keep=options.average)
-        if state is None:
-            self.progress, metric_values = Progress(), None
-        else:
-            groups, info = state
-            self.progress = _progress(info)
-            assign_variables(self.model.variables, groups["model"], "model")
-            assign_variables(self.model.optimizer.variables, groups["optimizer"], "optimizer")
-            metric_values = groups["metrics"]
-        self.translate = translator(self.model, self.tokenizer)
-        self.validation = self._make_validation()
-        self.budget = Budget(**options.budget())
-        self.loop = ResumableTraining(
-            self.progress,
-            self.checkpoints,
-            steps_per_epoch=len(self.plans["train"]),
-            metrics=self.metrics,
-            budget=self.budget,
-            validate=self.validation,
-            checkpoint_every=options.checkpoint_every,
-            restored_metrics=metric_values,
-        )
-        self._write_beginning(fingerprint, new=state is None)
-
-    # --- parts ----------------------------------------------------------------------------------------------------
+        return self.corpus.fingerprint()
 
     def _make_tokenizer(self, state):
         path = self.folder.tokenizer_path
@@ -147,7 +105,7 @@ class _Run:
             plans[split] = plan
         return plans
 
-    def _make_model(self):
+    def make_model(self):
         """The compiled model and its metrics; what its mechanism cannot do is an error here, not after an epoch."""
         options = self.options
         try:
@@ -179,7 +137,8 @@ class _Run:
         metrics = compile_model(model, options)
         return model, metrics
 
-    def _make_validation(self):
+    def make_validation(self):
+        self.translate = self.translator(self.model, self.tokenizer)
         plan = self.plans.get("validation")
         pairs = self.corpus.splits["validation"]
         sources, references, _ = sample(pairs, self.options.validation_sentences)
@@ -194,114 +153,43 @@ class _Run:
             tokenize=self.options.bleu_tokenizer,
         )
 
-    def _write_beginning(self, fingerprint, new):
-        """What must be on disk before the first step; of a run that goes on, new limits only."""
-        if not new and self.folder.read_config()["options"] != self.options.as_dict():
-            config = {**self.folder.read_config(), "options": self.options.as_dict()}
-            self.folder.write_json(self.folder.config_path, config)
-        if new:
-            self.folder.write_json(
-                self.folder.config_path,
-                {
-                    "options": self.options.as_dict(),
-                    "model": keras.saving.serialize_keras_object(self.model)["config"],
-                    "data": {
-                        "origin": self.corpus.origin,
-                        "fingerprint": fingerprint,
-                        **{split: len(self.corpus.splits[split].sources) for split in SPLITS},
-                    },
-                    "versions": versions(),
-                },
-            )
-            write_atomically(self.folder.tokenizer_path, self.tokenizer.save)
+    def steps_per_epoch(self):
+        return len(self.plans["train"])
 
-    # --- the run --------------------------------------------------------------------------------------------------
+    def dataset(self, epoch, step):
+        return self.plans["train"].dataset(epoch, step)
 
-    def complete(self):
-        """Train up to the budget, then score and save the model."""
-        progress = self.progress
-        position = f"continuing after step {progress.steps}; " if progress.steps else ""
-        print(
-            f"{position}{self.model.count_params():,} parameters, {len(self.plans['train'])} steps an epoch", flush=True
-        )
-        self.loop.set_model(self.model)
-        try:
-            with self.loop.signals():
-                if progress.steps == 0:
-                    self.loop.save()
-                self._fit()
-        except KeyboardInterrupt:
-            saved = "saved" if self.loop.save_if_counted() else "the steps after the last checkpoint will be done again"
-            print(
-                f"\ninterrupted at step {progress.steps} ({saved}); continue with: --resume --out {self.folder}",
-                flush=True,
-            )
-            raise
-        return self._finish()
+    def described(self):
+        counts = {split: len(self.corpus.splits[split].sources) for split in SPLITS}
+        return {"data": {"origin": self.corpus.origin, **counts}}
 
-    def _fit(self):
-        options, progress = self.options, self.progress
-        callbacks = []
-        if options.tensorboard:
-            callbacks.append(
-                keras.callbacks.TensorBoard(
-                    self.folder.logs_path, write_graph=False, update_freq="epoch", profile_batch=0
-                )
-            )
-        callbacks.append(_HistoryFile(self.folder, progress))
-        over, logs = self.loop.finish_interrupted_epoch()
-        if logs is not None:
-            for callback in callbacks:
-                callback.set_model(self.model)
-                callback.on_epoch_end(progress.history[-1]["epoch"] - 1, logs)
-        if over:
+    def write_files(self):
+        write_atomically(self.folder.tokenizer_path, self.tokenizer.save)
+
+    def choose_weights(self):
+        average = self.options.average
+        recent = self.checkpoints.regular()[-average:] if average else []
+        if not recent:
+            super().choose_weights()
             return
-        bar = EpochProgress(progress, len(self.plans["train"]), self.budget.epochs)
-        self.model.fit(
-            self.plans["train"].dataset(progress.epoch, progress.step),
-            initial_epoch=progress.epoch,
-            epochs=self.budget.epochs or 10**9,  # the loop stops when the budget is spent
-            callbacks=[self.loop, *callbacks, *self.user_callbacks, bar],
-            shuffle=False,  # the plan has done it
-            # Without a terminal a bar that redraws itself would be thousands of lines.
-            verbose=1 if sys.stdout.isatty() else 2,
-        )
+        try:
+            mean = average_checkpoints(recent)
+        except DamagedCheckpoint as error:
+            raise UsageError(
+                f"The mean of the last {len(recent)} checkpoints cannot be taken: {error} Restore the file from a "
+                "copy and resume, or train again."
+            ) from error
+        assign_variables(self.model.variables, mean, "average")
+        print(f"using the mean of the last {len(recent)} checkpoints")
 
-    def _finish(self):
-        """Choose the weights, score them, write model.keras and, last of all, metrics.json."""
-        progress, options = self.progress, self.options
-        self.folder.write_json(self.folder.history_path, progress.history)
-        recent = self.checkpoints.regular()[-options.average :] if options.average else []
-        if recent:
-            try:
-                average = average_checkpoints(recent)
-            except DamagedCheckpoint as error:
-                raise UsageError(
-                    f"The mean of the last {len(recent)} checkpoints cannot be taken: {error} Restore the file from a "
-                    "copy and resume, or train again."
-                ) from error
-            assign_variables(self.model.variables, average, "average")
-            print(f"using the mean of the last {len(recent)} checkpoints")
-        elif progress.best is not None and self.validation.restore_best(progress.best):
-            print(f"using the best model, of step {progress.best['steps']}")
-        metrics = {}
-        for split, prefix in (("validation", "validation/"), ("test", "")):
-            for name, value in self._scores(split).items():
-                metrics[prefix + name] = float(value)
-        tokens = sum(record["tokens"] for record in progress.history)
-        metrics |= {
-            "train_seconds": progress.train_seconds,
-            "target_tokens_per_second": tokens / max(progress.train_seconds, 1e-9),
-            "seconds": progress.seconds,
-            "steps": progress.steps,
-            "epochs": progress.epoch,
-            "parameters": self.model.count_params(),
+    def scores(self):
+        return {
+            prefix + name: value
+            for split, prefix in (("validation", "validation/"), ("test", ""))
+            for name, value in self._split_scores(split).items()
         }
-        write_atomically(self.folder.model_path, _uncompiled_copy(self.model).save)
-        self.folder.write_json(self.folder.metrics_path, metrics)
-        return metrics
 
-    def _scores(self, split):
+    def _split_scores(self, split):
         pairs = self.corpus.splits[split]
         if split not in self.plans:
             return {}
@@ -311,68 +199,8 @@ class _Run:
         return scores | score(self.translate(sources), references, kinds, self.options.bleu_tokenizer)
 
 
-class _HistoryFile(keras.callbacks.Callback):
-    """history.json after every epoch."""
-
-    def __init__(self, folder, progress):
-        super().__init__()
-        self.folder, self.progress = folder, progress
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.folder.write_json(self.folder.history_path, self.progress.history)
-
-
-def _uncompiled_copy(model):
-    """The same model without loss and optimizer, so that it loads where the training package is not imported."""
-    copy = type(model).from_config(model.get_config())
-    copy.build()
-    for variable, value in zip(copy.variables, model.variables):
-        variable.assign(value)
-    return copy
-
-
-def _progress(info):
-    known = {field.name for field in fields(Progress)}
-    return Progress(**{name: value for name, value in info.items() if name in known})
-
-
-def _restorable_state(folder, options):
-    """The newest readable checkpoint, or None for a run that was killed before its first."""
-    checkpoints = CheckpointFolder(folder.checkpoints_path, keep=options.average)
-    if checkpoints.empty() and folder.history_path.exists():
-        raise UsageError(f"{folder} has no checkpoints left to resume from. Restore {checkpoints.path} from a copy.")
-    return checkpoints.load_newest()
-
-
-def _finished(folder, options, state):
-    progress = _progress(state[1])
-    if not (Budget(**options.budget()).spent(progress) and progress.validated == progress.steps):
-        return False
-    return (
-        folder.metrics_path.exists()
-        and folder.model_path.exists()
-        and folder.read_metrics().get("steps") == progress.steps
-    )
-
-
-def _check_same_data(folder, fingerprint):
-    stored = folder.read_config().get("data", {}).get("fingerprint")
-    if stored != fingerprint:
-        raise UsageError(
-            f"The data are not those that the run in {folder} was started with. Give the same sentences in the same "
-            "order, or train in another folder."
-        )
-
-
 def _run_command(given):
-    if given.get("resume"):
-        stored = RunFolder(given["out"]).read_config()
-        options = TrainOptions.resumed(stored.get("options", {}), given)
-    else:
-        options = TrainOptions(**given)
-    metrics = train(options)
-    for name, value in metrics.items():
-        print(f"{name:32} {value:,.4f}" if isinstance(value, float) else f"{name:32} {value:,}")
+    print_metrics(train(given_options(TrainOptions, given)))
 
 
 command = typer_command(

@@ -1,12 +1,6 @@
 """Validation between epochs, and the best model so far."""
 
-from keras_attention.training.checkpoints import (
-    DamagedCheckpoint,
-    assign_variables,
-    read_checkpoint,
-    read_variables,
-    write_checkpoint,
-)
+from keras_attention.training.best_weights import BestWeights
 from keras_attention.training.scoring import score
 
 
@@ -33,7 +27,7 @@ class Validation:
         self.sources = sources
         self.references = references
         self.every = every if len(sources) else 0
-        self.best_path = best_path
+        self.best = BestWeights(model, best_path)
         self.tokenize = tokenize
 
     def __call__(self, record, last, progress):
@@ -45,11 +39,7 @@ class Validation:
         if self.every and (last or record["epoch"] % self.every == 0):
             for name, value in self.score().items():
                 record[f"val_{name}"] = value
-        if self._rank(record) is not None and (progress.best is None or self._rank(record) > self._rank(progress.best)):
-            best = {name: value for name, value in record.items() if name != "train_seconds"}
-            self.best_path.parent.mkdir(parents=True, exist_ok=True)
-            write_checkpoint(self.best_path, {"model": read_variables(self.model.variables)}, best)
-            progress.best = best
+        self.best.offer(record, progress, self._rank)
 
     def evaluate(self):
         """Loss and accuracy, means over all real tokens."""
@@ -61,19 +51,7 @@ class Validation:
 
     def restore_best(self, best):
         """Give the model the variables of the best validation; False, with a printed line, where they are lost."""
-        try:
-            groups, record = read_checkpoint(self.best_path)
-            found = record["steps"]
-        except DamagedCheckpoint:
-            found = None
-        if found != best["steps"]:
-            print(
-                f"{self.best_path} does not hold the best model (of step {best['steps']}); using the last one",
-                flush=True,
-            )
-            return False
-        assign_variables(self.model.variables, groups["model"], "best model")
-        return True
+        return self.best.restore(best)
 
     def _rank(self, record):
         """What makes one record better than another, larger is better; None for one that cannot be compared."""

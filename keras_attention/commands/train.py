@@ -2,7 +2,8 @@
 
 import typer
 
-from keras_attention.training import translation
+from keras_attention.training import translation, vision
 
 app = typer.Typer(help="Train a model with model.fit and write a run folder.", no_args_is_help=True)
 app.command("translation")(translation.command)
+app.command("vit")(vision.command)

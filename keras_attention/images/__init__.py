@@ -1,0 +1,7 @@
+"""Image files as arrays, what a classifier of images takes and answers, and classifying with whatever holds one."""
+
+from keras_attention.images.classifier import Classification, Classifier
+from keras_attention.images.files import read_image
+from keras_attention.images.task import ImageTask
+
+__all__ = ["Classification", "Classifier", "ImageTask", "read_image"]

@@ -1,0 +1,145 @@
+"""What the options of every kind of run share: one dataclass that the command line, Python and config.json share."""
+
+from dataclasses import MISSING, asdict, dataclass, field, fields
+
+from keras_attention.errors import UsageError
+
+PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
+
+
+def option(default, help, *, fixed=True, choices=None, least=None, above=None, below=None):
+    """A field with what the command line and the checks need to know.
+
+    `fixed`: the result depends on it, so a run cannot be resumed with another value.
+    """
+    return field(
+        default=default,
+        metadata={"help": help, "fixed": fixed, "choices": choices, "least": least, "above": above, "below": below},
+    )
+
+
+def epochs_option(default):
+    """The field `epochs` of a command that trains for `default` passes where no limit is given."""
+    return option(
+        None,
+        f"Stop after so many passes over the data ({default} unless --steps or --minutes is given).",
+        fixed=False,
+        least=1,
+    )
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options that every kind of run has, and what is done with options.
+
+    A subclass is a frozen dataclass that adds fields made by `option`; each is a flag of its command under the same
+    name (`d_model` is `--d-model`). It sets `default_epochs` and may redeclare a field for another default or help.
+
+    Raises:
+        UsageError: a value is out of range, or two options exclude each other; the message names the flag.
+    """
+
+    out: str = option(MISSING, "The run folder to write.", fixed=False)
+    resume: bool = option(
+        False, "Continue the run in --out; options that are not given are those of the run.", fixed=False
+    )
+    epochs: int | None = epochs_option(10)
+    steps: int | None = option(None, "Stop after so many steps.", fixed=False, least=1)
+    minutes: float | None = option(
+        None, "Stop after so many minutes; the final scores come on top.", fixed=False, above=0
+    )
+    precision: str = option("float32", "Floating-point precision.", choices=PRECISIONS)
+    jit_compile: bool = option(False, "Compile the training step with XLA; batches then have a few fixed shapes.")
+    seed: int = option(0, "Seed of everything random.", least=0)
+    checkpoint_every: int = option(500, "Steps between two checkpoints.", fixed=False, least=1)
+    tensorboard: bool = option(True, "Write TensorBoard's files to OUT/logs.", fixed=False)
+
+    default_epochs = 10
+
+    def __post_init__(self):
+        if not self.out:
+            raise UsageError("--out needs the name of a folder for the run.")
+        for each in fields(self):
+            _check(each, getattr(self, each.name))
+
+    def refuse_given(self, names, why):
+        """An option that would have no effect is an error, not a surprise."""
+        given = [flag_name(f.name) for f in fields(self) if f.name in names and getattr(self, f.name) != f.default]
+        if given:
+            raise UsageError(f"{' and '.join(given)} would have no effect: {why}. Leave it out.")
+
+    def budget(self):
+        """The limits as keyword arguments of `Budget`."""
+        epochs = self.epochs
+        if epochs is None and self.steps is None and self.minutes is None:
+            epochs = self.default_epochs
+        return {"epochs": epochs, "steps": self.steps, "minutes": self.minutes}
+
+    def as_dict(self):
+        """The options as config.json holds them."""
+        return {name: value for name, value in asdict(self).items() if name not in ("out", "resume")}
+
+    @classmethod
+    def resumed(cls, stored, given):
+        """The options of a run that is continued.
+
+        Args:
+            stored: the options in its config.json.
+            given: what the user gave, by name. New limits (epochs, steps, minutes) replace the old ones together.
+        """
+        known = {each.name for each in fields(cls)}
+        options = {name: value for name, value in stored.items() if name in known}
+        if {"epochs", "steps", "minutes"} & set(given):
+            options.update(epochs=None, steps=None, minutes=None)
+        return cls(**{**options, **given, "resume": True})
+
+    def also_fixed(self):
+        """Names of options that decide the result because of the values of others."""
+        return set()
+
+    def refuse_changes(self, stored):
+        """Raise UsageError if an option that decides the result differs from the stored ones."""
+        changed = []
+        for each in fields(self):
+            fixed = each.metadata["fixed"] or each.name in self.also_fixed()
+            if fixed and each.name in stored and stored[each.name] != getattr(self, each.name):
+                changed.append(f"{flag_name(each.name)} (was {stored[each.name]}, is {getattr(self, each.name)})")
+        if changed:
+            raise UsageError(
+                f"The run in {self.out} cannot be resumed with other options that change its result: "
+                f"{', '.join(changed)}. Leave them out, or train in another folder."
+            )
+
+
+def check_heads(d_model, heads):
+    """Raises a `UsageError` where the heads do not divide the width."""
+    if d_model % heads == 0:
+        return
+    fitting = [n for n in range(1, d_model + 1) if d_model % n == 0]
+    near = sorted(sorted(fitting, key=lambda n: abs(n - heads))[:3])
+    raise UsageError(
+        f"--d-model must be divisible by --heads. Got {d_model} and {heads}; "
+        f"use for example {' or '.join(map(str, near))} heads."
+    )
+
+
+def flag_name(name):
+    """`d_model` -> `--d-model`."""
+    return "--" + name.replace("_", "-")
+
+
+def _check(option, value):
+    rules, flag = option.metadata, flag_name(option.name)
+    if value is None:
+        return
+    if rules["choices"] and value not in rules["choices"]:
+        raise UsageError(f"{flag} must be one of {', '.join(rules['choices'])}. Got {value}.")
+    least, above, below = rules["least"], rules["above"], rules["below"]
+    if (
+        (least is not None and not value >= least)
+        or (above is not None and not value > above)
+        or (below is not None and not value < below)
+    ):
+        limits = [f"at least {least}"] if least is not None else [f"above {above}"] if above is not None else []
+        limits += [f"below {below}"] if below is not None else []
+        raise UsageError(f"{flag} must be {' and '.join(limits)}. Got {value}.")

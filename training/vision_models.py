@@ -1,0 +1,85 @@
+"""The models that `train vit` knows, by name."""
+
+import keras
+
+from keras_attention import mechanisms, models
+from keras_attention.errors import UsageError
+
+
+def build_model(name, settings, task, *, dropout=0.0, seed=None):
+    """A built classifier of the images of a task.
+
+    Args:
+        name: a key of `BUILDERS`.
+        settings: dict as `VisionOptions.chosen` gives it.
+        task: `ImageTask`.
+        dropout: rate of dropout.
+        seed: of dropout; initial weights come from Keras' global one.
+
+    Returns:
+        `keras.Model` from normalised images float32 [B, H, W, C] to logits float32 [B, N].
+
+    Raises:
+        UsageError: sizes that do not fit together, in the model's own words.
+    """
+    shape = (task.height, task.width, task.channels)
+    try:
+        model = BUILDERS[name](shape, len(task.labels), settings, dropout, seed)
+        # Of one image, so that what a mechanism cannot take is an error now.
+        model(keras.ops.zeros((1, *shape)))
+    except (ValueError, TypeError) as error:
+        raise UsageError(" ".join(str(error).split())) from error
+    return model
+
+
+def _vit(shape, count, settings, dropout, seed):
+    height, width, channels = shape
+    return models.ViT(
+        (height, width),
+        settings["patch_size"],
+        count,
+        channels=channels,
+        d_model=settings["d_model"],
+        num_layers=settings["layers"],
+        num_heads=settings["heads"],
+        mlp_dim=settings["mlp_dim"],
+        pooling=settings["pooling"],
+        mechanism=_mechanism(settings["mechanism"]),
+        dropout_rate=dropout,
+        seed=seed,
+    )
+
+
+def _mechanism(text):
+    """The mechanism that an option describes: a name, or a name with options."""
+    return mechanisms.from_text(text) if ":" in text else text
+
+
+def _cnn(shape, count, settings, dropout, seed):
+    """A plain convolutional classifier in the manner of VGG with batch normalisation.
+
+    `layers` convolutions of 3 x 3 in three stages of a quarter, half and all of the width, each stage but the first
+    at half the size; the mean over the image; one dense layer. (Simonyan and Zisserman, 2014,
+    https://arxiv.org/abs/1409.1556; Ioffe and Szegedy, 2015, https://arxiv.org/abs/1502.03167.)
+    """
+    layers = [keras.Input(shape)]
+    total, width = settings["layers"], settings["d_model"]
+    for number in range(total):
+        stage = 3 * number // total
+        if number and stage > 3 * (number - 1) // total:
+            layers.append(keras.layers.MaxPooling2D(padding="same"))
+        filters = max(1, width * 2**stage // 4)
+        layers += [
+            keras.layers.Conv2D(filters, 3, padding="same", use_bias=False, kernel_initializer="he_normal"),
+            keras.layers.BatchNormalization(momentum=0.9),
+            keras.layers.ReLU(),
+        ]
+    layers += [
+        keras.layers.GlobalAveragePooling2D(),
+        keras.layers.Dropout(dropout, seed=seed),
+        keras.layers.Dense(count, dtype="float32"),
+    ]
+    return keras.Sequential(layers, name="cnn")
+
+
+BUILDERS = {"vit": _vit, "cnn": _cnn}
