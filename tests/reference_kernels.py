@@ -23,8 +23,11 @@ def features(name):
     return {"elu": elu, "relu": lambda x: np.maximum(x, 0), "softplus": lambda x: np.log1p(np.exp(x))}[name]
 
 
-def linear(q, k, v, padding_mask=None, causal=False, feature_map="elu"):
-    """q [B,H,T,D], k [B,H,S,D], v [B,H,S,Dv] -> [B,H,T,Dv]: weights phi(q).phi(k) over their sum, query by query."""
+def linear(q, k, v, padding_mask=None, causal=False, feature_map="elu", turn=lambda x, b, t: x):
+    """q [B,H,T,D], k [B,H,S,D], v [B,H,S,Dv] -> [B,H,T,Dv]: weights phi(q).phi(k) over their sum, query by query.
+
+    `turn(features, row, place)` turns one vector of features; the sum of weights is taken without it.
+    """
     phi = features(feature_map) if isinstance(feature_map, str) else feature_map
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     (B, H, T, _), S = q.shape, k.shape[2]
@@ -36,9 +39,9 @@ def linear(q, k, v, padding_mask=None, causal=False, feature_map="elu"):
                 total = 0.0
                 for s in range(S):
                     if keep[b, t, s]:
-                        weight = phi(q[b, h, t]) @ phi(k[b, h, s])
-                        out[b, h, t] += weight * v[b, h, s]
-                        total += weight
+                        turned = turn(phi(q[b, h, t]), b, t) @ turn(phi(k[b, h, s]), b, s)
+                        out[b, h, t] += turned * v[b, h, s]
+                        total += phi(q[b, h, t]) @ phi(k[b, h, s])
                 out[b, h, t] = out[b, h, t] / total if total else 0.0
     return out
 
@@ -239,8 +242,8 @@ def _number(weight):
 # The same loops as tests/cases.py wants them.
 
 
-def linear_case(q, k, v, *, limits, bias, scale, mechanism):
-    return linear(q, k, v, limits.padding, limits.causal, mechanism.feature_map)
+def linear_case(q, k, v, *, limits, bias, scale, mechanism, turn=lambda x, b, t: x):
+    return linear(q, k, v, limits.padding, limits.causal, mechanism.feature_map, turn)
 
 
 def performer_case(q, k, v, *, limits, bias, scale, mechanism):

@@ -8,17 +8,18 @@ import numpy as np
 PRIME = 2**31 - 1
 
 
-def attention(q, k, v, allowed, scale=None):
-    """q [B,H,T,D], k [B,H,S,D], v [B,H,S,Dv], allowed broadcastable to [B,H,T,S]; rows without a key are zero."""
+def attention(q, k, v, allowed, scale=None, bias=None):
+    """q [B,H,T,D], k [B,H,S,D], v [B,H,S,Dv], allowed, bias broadcastable to [B,H,T,S]; zero rows without a key."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     batch, heads, queries, depth = q.shape
     allowed = np.broadcast_to(allowed, (batch, heads, queries, k.shape[2]))
+    bias = np.broadcast_to(0.0 if bias is None else bias, allowed.shape)
     scale = 1 / math.sqrt(depth) if scale is None else scale
     out = np.zeros((batch, heads, queries, v.shape[-1]))
     for b, h, t in itertools.product(range(batch), range(heads), range(queries)):
         keys = np.flatnonzero(allowed[b, h, t])
         if keys.size:
-            scores = np.array([scale * float(q[b, h, t] @ k[b, h, s]) for s in keys])
+            scores = np.array([scale * float(q[b, h, t] @ k[b, h, s]) + bias[b, h, t, s] for s in keys])
             weights = np.exp(scores - scores.max())
             weights /= weights.sum()
             out[b, h, t] = sum(w * v[b, h, s] for w, s in zip(weights, keys))
@@ -144,7 +145,7 @@ def relu(q, k, v, *, limits, bias, scale, mechanism):
 def local(q, k, v, *, limits, bias, scale, mechanism):
     valid = real(limits, k.shape[2], len(q))
     allowed = local_pattern(q.shape[2], k.shape[2], mechanism.radius, limits.causal) & valid[:, None, None, :]
-    return attention(q, k, v, allowed, scale)
+    return attention(q, k, v, allowed, scale, bias)
 
 
 def longformer(q, k, v, *, limits, bias, scale, mechanism, q_global, k_global, v_global):
@@ -153,27 +154,28 @@ def longformer(q, k, v, *, limits, bias, scale, mechanism, q_global, k_global, v
     allowed = longformer_pattern(mechanism.radius, is_global, valid, limits.causal)
     return np.where(
         is_global[:, None, :, None],
-        attention(q_global, k_global, v_global, allowed, scale),
-        attention(q, k, v, allowed, scale),
+        attention(q_global, k_global, v_global, allowed, scale, bias),
+        attention(q, k, v, allowed, scale, bias),
     )
 
 
 def block_sparse(q, k, v, *, limits, bias, scale, mechanism):
     valid = real(limits, k.shape[2], len(q))
     allowed = block_sparse_pattern(mechanism.block_size, mechanism.neighbours, valid, limits.causal)
-    return attention(q, k, v, allowed, scale)
+    return attention(q, k, v, allowed, scale, bias)
 
 
 def bigbird(q, k, v, *, limits, bias, scale, mechanism):
     m, valid = mechanism, real(limits, k.shape[2], len(q))
     counts = (m.block_size, m.neighbours, m.num_global_blocks, m.num_random_blocks)
-    return attention(q, k, v, bigbird_pattern(*counts, m.seed, q.shape[1], valid, limits.causal), scale)
+    allowed = bigbird_pattern(*counts, m.seed, q.shape[1], valid, limits.causal)
+    return attention(q, k, v, allowed, scale, bias)
 
 
 def random_keys(q, k, v, *, limits, bias, scale, mechanism):
     valid = real(limits, k.shape[2], len(q))
     allowed = random_pattern(mechanism.num_keys, mechanism.seed, q.shape[1], valid, valid, limits.causal)
-    return attention(q, k, v, allowed, scale)
+    return attention(q, k, v, allowed, scale, bias)
 
 
 def axial_grid(q, k, v, *, limits, bias, scale, mechanism):

@@ -6,7 +6,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_attention.layers import implicit_masks, keras_weights
+from keras_attention.layers import (
+    attention_arguments,
+    attention_positions,
+    implicit_masks,
+    keras_weights,
+    position_schemes,
+)
 from keras_attention.mechanisms import base as mechanisms
 from keras_attention.ops import checks, masks
 
@@ -34,6 +40,10 @@ class MultiHeadAttention(keras.layers.Layer):
         num_kv_heads: key and value heads, shared by groups of query heads (grouped-query attention); H by default.
         head_dim: size D of a head; d_model / num_heads by default.
         dropout_rate: share of attention weights dropped in training.
+        positions: where tokens stand, told to attention itself: None, "rotary", "alibi", "relative", a position layer
+            (`RotaryEmbedding`, `ALiBi`, `RelativePositionBias`, `RelativePositionBias2D`) or its config. For
+            self-attention. Decoding states go on counting. Rotary positions count real tokens; the biases take a
+            sequence as it is given, so that padding between real tokens adds to their distance (none on either side).
         temperature: the scores are divided by it; above 1 flattens the weights.
         use_bias: whether the four projections have a bias.
         kernel_initializer: initialiser of the four kernels, each with its own fan; Glorot uniform, as large numbers
@@ -48,6 +58,10 @@ class MultiHeadAttention(keras.layers.Layer):
         global_mask: boolean [B, T], True = a token that sees and is seen by all, for mechanisms with such tokens.
         bias: floating, [H, T, S], [B|1, H|1, T, S] or [T, S], added to the scores; -inf = blocked. Kept in float32.
         return_attention_scores: also return the weights [B, H, T, S].
+        previous_scores: floating [B, H, T, S], the raw scores of the layer before, which are added to this layer's
+            (residual attention: He et al., "RealFormer", 2020, https://arxiv.org/abs/2012.11747).
+        return_raw_scores: also return, in at least float32, the scores that the next layer would add: scaled products
+            and what came as `previous_scores`, before this layer's bias, position bias and masks.
         state: a decoding state of `init_state`: the new tokens are read into it and attend causally to all of it.
         memory: keys and values that `project_memory` made, in place of v and k.
         v_mask, k_mask, q_mask: boolean [B, S], [B, S], [B, T], filled from implicit masks when not given. The first two
@@ -55,7 +69,8 @@ class MultiHeadAttention(keras.layers.Layer):
         training: Python bool.
 
     Returns:
-        [B, T, d_model] in the compute dtype; then the weights if asked for; then the new state if one was given.
+        [B, T, d_model] in the compute dtype; then the weights and the raw scores if asked for; then the new state if
+        one was given.
 
     Raises:
         ValueError: for two inputs, sizes that do not fit, or what the mechanism does not support.
@@ -76,6 +91,7 @@ class MultiHeadAttention(keras.layers.Layer):
         *,
         num_kv_heads=None,
         head_dim=None,
+        positions=None,
         dropout_rate=0.0,
         temperature=1.0,
         use_bias=True,
@@ -104,6 +120,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.seed = seed
         self._is_auto = mechanism == "auto"
         self.mechanism = mechanisms.clone(mechanisms.get(mechanism), self.dtype_policy)
+        self.positions = position_schemes.get(positions, self.num_heads, self.head_dim, self.dtype_policy)
         self._check_mechanism()
         self._seed_generator = keras.random.SeedGenerator(seed, name="dropout_seed") if self.dropout_rate else None
 
@@ -113,11 +130,13 @@ class MultiHeadAttention(keras.layers.Layer):
         k_shape = k_shape or v_shape
         q_shape = q_shape or v_shape
         for name, shape in (("v", v_shape), ("k", k_shape), ("q", q_shape)):
-            _check_input(name, shape)
+            attention_arguments.check_input(name, shape)
         self.mechanism.build_projections(self, q_shape[-1], k_shape[-1], v_shape[-1])
         self.add_projection("output", self.num_heads * self.head_dim, units=self.d_model)
         self.mechanism.build_heads(self)
         self.mechanism.built = True
+        if self.positions is not None:
+            self.positions.built = True
 
     def add_projection(self, name, width, num_heads=None, units=None):
         """Creates the projection `<name>_projection` from `width` features to `num_heads` heads (or `units`)."""
@@ -136,7 +155,7 @@ class MultiHeadAttention(keras.layers.Layer):
     # --- calling --------------------------------------------------------------------------------------------------
 
     def __call__(self, v=None, k=None, q=None, mask=None, **kwargs):
-        v, k, q = _inputs(v, k, q, kwargs.get("memory"))
+        v, k, q = attention_arguments.inputs(v, k, q, kwargs.get("memory"))
         if kwargs.get("memory") is not None:
             # Asked here, as Keras fills v_mask with the implicit mask of what are queries now.
             given = [f"{name}=" for name in ("k_mask", "v_mask") if kwargs.get(name) is not None]
@@ -171,6 +190,8 @@ class MultiHeadAttention(keras.layers.Layer):
         use_causal_mask=False,
         global_mask=None,
         return_attention_scores=False,
+        previous_scores=None,
+        return_raw_scores=False,
         state=None,
         memory=None,
         v_mask=None,
@@ -178,10 +199,10 @@ class MultiHeadAttention(keras.layers.Layer):
         q_mask=None,
         training=False,
     ):
-        v, k, q = _inputs(v, k, q, memory)
+        v, k, q = attention_arguments.inputs(v, k, q, memory)
         for name, x in (("v", v), ("k", k), ("q", q)):
             if x is not None:
-                _check_input(name, x.shape)
+                attention_arguments.check_input(name, x.shape)
         v_mask = implicit_masks.get(v) if v_mask is None else v_mask
         if q is None:
             k_mask = v_mask if k_mask is None else k_mask
@@ -194,9 +215,18 @@ class MultiHeadAttention(keras.layers.Layer):
                 "memory= and state= cannot be given together: one call attends to a memory or reads tokens."
             )
         cross = q is not None or memory is not None
-        self._check_call(cross, attention_mask, bias, padding_mask, use_causal_mask, return_attention_scores, state)
-        if global_mask is not None and not self.mechanism.supports.global_mask:
-            self.mechanism.refuse("global tokens (global_mask=)", "mechanism='longformer'")
+        attention_arguments.check_supported(
+            self.mechanism,
+            cross,
+            state,
+            free_mask=(attention_mask, "a free mask (mask=)"),
+            bias=(bias, "an additive bias (bias=)"),
+            padding_mask=(padding_mask, "a padding mask"),
+            causal=(use_causal_mask, "use_causal_mask=True"),
+            scores=(return_attention_scores, "return_attention_scores=True"),
+            global_mask=(global_mask, "global tokens (global_mask=)"),
+            residual=(return_raw_scores or previous_scores is not None, "carried scores (previous_scores=)"),
+        )
         inputs = self._cast(v if q is None else q)
         if memory is not None:
             q_heads = self.split_heads(self.query_projection(inputs), self.num_heads)
@@ -207,6 +237,22 @@ class MultiHeadAttention(keras.layers.Layer):
             v_inputs = inputs if q is None else k_inputs if v is k else self._cast(v)
             q_heads, k_heads, v_heads, projected = self.mechanism.project(self, inputs, k_inputs, v_inputs)
         batch, length = checks.sizes(q_heads)[0], checks.sizes(q_heads)[2]
+        keys = checks.sizes(k_heads)[2]
+        # A state's keys stand before the new ones: how many is known only when the graph runs.
+        all_keys = keys if state is None else None
+        if bias is not None:
+            bias = attention_arguments.rank_four("bias", bias, batch, self.num_heads, length, all_keys)
+        if state is None:
+            limits = self._mask(
+                attention_mask, padding_mask, v_mask, k_mask, q_mask, use_causal_mask, batch, length, keys
+            )
+        else:
+            limits = self._mask(None, padding_mask, v_mask, k_mask, None, False, batch, length, keys)
+            free = attention_mask
+            free = None if free is None else masks.free_mask(free, batch, length, None, self.num_heads)
+        q_heads, k_heads, projected, bias = attention_positions.enter(
+            self, q_heads, k_heads, projected, bias, cross=cross, padding=limits.padding, state=state
+        )
         arguments = {
             "scale": 1.0 / (self.temperature * math.sqrt(self.head_dim)),
             "dropout": self._dropout(training),
@@ -215,38 +261,36 @@ class MultiHeadAttention(keras.layers.Layer):
             **projected,
         }
         if bias is not None:
-            keys = checks.sizes(k_heads)[2] if state is None else None
-            arguments["bias"] = _rank_four(bias, batch, self.num_heads, length, keys)
+            arguments["bias"] = bias
         if global_mask is not None:
             arguments["global_mask"] = masks.marks(global_mask, "global_mask", batch, length)
-        if state is None:
-            keys = checks.sizes(k_heads)[2]
-            limits = self._mask(
-                attention_mask, padding_mask, v_mask, k_mask, q_mask, use_causal_mask, batch, length, keys
+        if previous_scores is not None:
+            arguments["previous_scores"] = attention_arguments.rank_four(
+                "previous_scores", previous_scores, batch, self.num_heads, length, all_keys
             )
+        if return_raw_scores:
+            arguments["return_raw_scores"] = True
+        if state is None:
             attended = self.mechanism.attend(
                 q_heads, self._expand(k_heads), self._expand(v_heads), mask=limits, **arguments
             )
         else:
-            valid = self._mask(None, padding_mask, v_mask, k_mask, None, False, batch, length, length).padding
-            # The state's keys stand before the new ones: how many is known only when the graph runs.
-            free = (
-                None if attention_mask is None else masks.free_mask(attention_mask, batch, length, None, self.num_heads)
-            )
-            attended, state = self.mechanism.attend_state(
+            own, count = attention_positions.split_count(self, state)
+            attended, own = self.mechanism.attend_state(
                 q_heads,
                 k_heads,
                 v_heads,
-                state=state,
-                valid=valid,
+                state=own,
+                valid=limits.padding,
                 mask=masks.AttentionMask(free=free),
                 expand=self._expand,
                 **arguments,
             )
-        attended, scores = attended if return_attention_scores else (attended, None)
+            state = attention_positions.counted(own, count, limits.padding, length)
+        attended, *rest = attended if return_attention_scores or return_raw_scores else (attended,)
         joined = tf.reshape(tf.transpose(attended, [0, 2, 1, 3]), [batch, length, self.num_heads * self.head_dim])
         output = self.output_projection(self.mechanism.finish(self, joined, inputs))
-        rest = [x for x in (scores, state) if x is not None]
+        rest += [] if state is None else [state]
         return (output, *rest) if rest else output
 
     def project_heads(self, q, k, v):
@@ -275,7 +319,8 @@ class MultiHeadAttention(keras.layers.Layer):
             self.mechanism.refuse("a decoding state", "mechanism='softmax'")
         if max_length is not None:
             max_length = checks.positive_int("max_length", max_length)
-        return self.mechanism.init_state(self, batch_size, tf.as_dtype(self.compute_dtype), max_length)
+        state = self.mechanism.init_state(self, batch_size, tf.as_dtype(self.compute_dtype), max_length)
+        return attention_positions.with_count(self, state, batch_size)
 
     def reorder_state(self, state, parents):
         """The rows `parents` (int32 [B']) of a state: what beam search needs after each step."""
@@ -327,6 +372,7 @@ class MultiHeadAttention(keras.layers.Layer):
             "mechanism": "auto" if self._is_auto else keras.saving.serialize_keras_object(self.mechanism),
             "num_kv_heads": self._given_kv_heads,
             "head_dim": self._given_head_dim,
+            "positions": position_schemes.serialized(self.positions),
             "dropout_rate": self.dropout_rate,
             "temperature": self.temperature,
             "use_bias": self.use_bias,
@@ -399,56 +445,7 @@ class MultiHeadAttention(keras.layers.Layer):
             mechanism.refuse(f"dropout of attention weights (dropout_rate={self.dropout_rate})", "dropout_rate=0")
         if self.temperature != 1 and not supports.temperature:
             mechanism.refuse(f"temperature={self.temperature}", "mechanism='softmax'")
-
-    def _check_call(self, cross, mask, bias, padding_mask, use_causal_mask, return_attention_scores, state):
-        supports, mechanism = self.mechanism.supports, self.mechanism
-        requests = (
-            (cross, supports.cross, "keys and values of another sequence than the queries'"),
-            (mask is not None, supports.free_mask, "a free mask (mask=)"),
-            (bias is not None, supports.bias, "an additive bias (bias=)"),
-            (padding_mask is not None, supports.padding_mask, "a padding mask"),
-            (use_causal_mask, supports.causal, "use_causal_mask=True"),
-            (return_attention_scores, supports.scores, "return_attention_scores=True"),
-            (state is not None, supports.state is not None, "a decoding state"),
-        )
-        for wanted, supported, what in requests:
-            if wanted and not supported:
-                mechanism.refuse(what, "mechanism='softmax'")
-        if cross and state is not None:
-            raise ValueError(
-                "state= is for self-attention: give one input. Keys and values of another sequence are projected once "
-                "by project_memory and given as memory=."
-            )
-
-
-def _inputs(v, k, q, memory):
-    """The inputs as (v, k, q) of cross-attention, or (x, None, None): self-attention, or queries to a memory."""
-    given = [name for name, x in (("v", v), ("k", k), ("q", q)) if x is not None]
-    if memory is not None and given not in (["q"], ["v"]):
-        raise ValueError(f"With memory= give the queries alone, as q=. Got {', '.join(given) or 'no input'}.")
-    if len(given) == 1:
-        return next(x for x in (v, k, q) if x is not None), None, None
-    if len(given) != 3:
-        raise ValueError(
-            f"Give one input (self-attention) or three in the order (v, k, q). Got {', '.join(given) or 'none'}; "
-            "Keras' order (query, value) would be mha(v=value, k=value, q=query) here."
-        )
-    return (v, None, None) if v is k and k is q else (v, k, q)
-
-
-def _check_input(name, shape):
-    if len(shape) != 3 or shape[-1] is None:
-        raise ValueError(f"{name} must have shape (batch, length, width) with a known width. Got {tuple(shape)}.")
-
-
-def _rank_four(bias, batch, heads, queries, keys):
-    bias = tf.convert_to_tensor(bias)
-    if bias.shape.rank not in (2, 3, 4):
-        raise ValueError(f"bias must have shape [T, S], [H, T, S] or [B, H, T, S]. Got {tuple(bias.shape)}.")
-    for _ in range(4 - bias.shape.rank):
-        bias = bias[None]
-    masks.check_broadcast("bias", bias.shape, batch, heads, queries, keys)
-    return bias
+        attention_positions.check(self.positions, mechanism)
 
 
 def _fresh(initializer):

@@ -115,6 +115,11 @@ def get(identifier, num_heads, head_dim, dtype, causal=False):
     return type(scheme).from_config({**scheme.get_config(), "dtype": dtype, "name": "positions"})
 
 
+def name_of(scheme):
+    """A scheme as an error shows it: its quoted name, or its class where it has none."""
+    return next((repr(name) for name, cls in _REGISTRY.items() if type(scheme) is cls), type(scheme).__name__)
+
+
 def serialized(identifier):
     """What a config holds for a scheme: an object's own config; names, configs and None as they are."""
     return keras.saving.serialize_keras_object(identifier) if isinstance(identifier, PositionScheme) else identifier

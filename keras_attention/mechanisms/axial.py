@@ -24,6 +24,9 @@ class AxialAttention(Pattern):
 
     supports = supports(
         causal=False,
+        # Places along a line of text, which a grid is not.
+        rotary=None,
+        relative=False,
         time="T*(height+width)",
         memory="T*(height+width)",
         paper="Ho et al. 2019, https://arxiv.org/abs/1912.12180",

@@ -25,6 +25,11 @@ class Supports:
         dropout: dropout of attention weights.
         temperature: a temperature other than 1.
         grouped: keys and values with fewer heads than the queries, without repeating them first.
+        rotary: how it takes rotary positions: "heads", q and k come turned; "features", it turns what it makes of them
+            by the function `rotate`; None, not at all.
+        relative: a bias that is a function of the distance between query and key (ALiBi, T5's), without a [T, S] table
+            where the mechanism has none.
+        residual: scores carried from layer to layer (`previous_scores=`, `return_raw_scores=`).
         state: None, "kv" (grows or has a fixed size), "rolling" or "recurrent".
         onnx: whether graphs with it convert to ONNX; a string says why not.
         time, memory: cost in T, S and the mechanism's own parameters, for the tables.
@@ -41,6 +46,9 @@ class Supports:
     dropout: bool = True
     temperature: bool = True
     grouped: bool = False
+    rotary: str | None = "heads"
+    relative: bool = False
+    residual: bool = False
     state: str | None = "kv"
     onnx: bool | str = True
     time: str = "T*S"
@@ -82,10 +90,20 @@ class Mechanism(keras.layers.Layer):
         q, k, v = owner.project_heads(q, k, v)
         return q, k, v, {}
 
+    def rotated(self, q, k, projected, rotate):
+        """What `project` gave with positions brought in by `rotate`: q, k and the dict, where `rotary` is "heads"."""
+        return rotate(q), rotate(k), projected
+
     def attend(
         self, q, k, v, *, mask, scale, bias=None, dropout=None, return_scores=False, training=False, **projected
     ):
         """Attends.
+
+        What `supports` declares beyond the common arguments comes only where it was asked for: `global_mask` boolean
+        [B, T]; `rotate`, a function that turns features [B, H, T, F]; `distance_bias`, a function from int32
+        [B|1, H|1, ...], key position - query position, to finite numbers [B|1, H, ...] for the scores;
+        `previous_scores` [B, H, T, S], which are added to the products, and `return_raw_scores`, which asks for the
+        sums, before bias and mask, as the last result.
 
         Args:
             q: [B, H, T, D]; k, v: [B, H, S, D] (Hkv heads where `supports.grouped`).
@@ -132,8 +150,7 @@ class Mechanism(keras.layers.Layer):
         )
         if overflow is not None:
             # A graph cannot be trusted to stop: the row says so itself.
-            nan = tf.constant(float("nan"), q.dtype)
-            spoil = lambda x: tf.where(overflow[:, None, None, None], nan, x)  # noqa: E731
+            spoil = lambda x: tf.where(overflow[:, None, None, None], tf.constant(float("nan"), x.dtype), x)  # noqa: E731
             attended = tf.nest.map_structure(spoil, attended)
         return attended, state
 

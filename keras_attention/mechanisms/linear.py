@@ -15,6 +15,8 @@ class LinearAttention(Recurrent):
     Choose it for long sequences and for decoding without a growing cache, where a broad average over the keys is
     enough: without softmax no single key can be picked out sharply.
 
+    Rotary positions turn the features in the numerator and leave the normaliser alone, as RoFormer has it.
+
     Args:
         feature_map: "elu" (elu + 1), "relu", "softplus", or a function [..., D] -> [..., F] with values >= 0, which
             must be registered with Keras to be saved.
@@ -29,6 +31,7 @@ class LinearAttention(Recurrent):
         scores=False,
         dropout=False,
         temperature=False,
+        rotary="features",
         state="recurrent",
         time="(T+S)*D^2",
         memory="(T+S)*D",
@@ -43,7 +46,7 @@ class LinearAttention(Recurrent):
         self.chunk_size = checks.positive_int("chunk_size", chunk_size)
         self._phi = linear.feature_map_function(feature_map)
 
-    def read(self, q, k, v, *, padding_mask, causal, scale, state):
+    def read(self, q, k, v, *, padding_mask, causal, scale, state, rotate=None):
         result = linear.linear_attention(
             q,
             k,
@@ -51,6 +54,7 @@ class LinearAttention(Recurrent):
             padding_mask=padding_mask,
             use_causal_mask=causal,
             feature_map=self._phi,
+            rotate=rotate,
             state=state,
             return_state=causal,
             chunk_size=self.chunk_size,

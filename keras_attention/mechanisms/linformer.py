@@ -29,6 +29,8 @@ class LinformerAttention(Mechanism):
         bias=False,
         scores=False,
         dropout=False,
+        # Mixtures of keys from all places have no position.
+        rotary=None,
         state=None,
         time="(T+S)*R*D",
         memory="(T+S)*R",

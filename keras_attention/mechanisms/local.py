@@ -39,9 +39,19 @@ class LocalAttention(Pattern):
     def init_state(self, owner, batch_size, dtype, max_length=None):
         return rolling.init(batch_size, owner.num_kv_heads, self.radius + 1, owner.head_dim, owner.head_dim, dtype)
 
-    def attend_state(self, q, k, v, *, state, valid, scale, dropout=None, **_):
+    def attend_state(self, q, k, v, *, state, valid, scale, distance_bias=None, dropout=None, **_):
         rate, seed = dropout or (0.0, None)
-        return rolling.attend(q, k, v, state, padding_mask=valid, scale=scale, dropout_rate=rate, dropout_seed=seed)
+        return rolling.attend(
+            q,
+            k,
+            v,
+            state,
+            padding_mask=valid,
+            distance_bias=distance_bias,
+            scale=scale,
+            dropout_rate=rate,
+            dropout_seed=seed,
+        )
 
     def capacity(self, state):
         return None

@@ -50,6 +50,10 @@ class LongformerAttention(Pattern):
         }
         return *heads, {name: owner.split_heads(x, owner.num_heads) for name, x in own.items()}
 
+    def rotated(self, q, k, projected, rotate):
+        turned = {name: rotate(projected[name]) for name in ("q_global", "k_global")}
+        return rotate(q), rotate(k), {**projected, **turned}
+
     def pattern(self, q, k, v, *, q_global, k_global, v_global, padding_mask, global_mask=None, **options):
         if global_mask is None:
             global_mask = global_tokens.first_tokens(self.num_global, padding_mask, checks.sizes(q)[2])

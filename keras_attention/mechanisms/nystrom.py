@@ -31,6 +31,8 @@ class NystromAttention(Mechanism):
         bias=False,
         scores=False,
         dropout=False,
+        # A mean of vectors that were turned by different angles says little.
+        rotary=None,
         state=None,
         time="T*M*D",
         memory="T*M",

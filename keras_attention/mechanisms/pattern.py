@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_attention.mechanisms.base import Mechanism, Supports
 from keras_attention.ops import blocks
 
-PATTERN = Supports(cross=False, free_mask=False, bias=False, scores=False, state=None)
+PATTERN = Supports(cross=False, free_mask=False, bias=False, scores=False, relative=True, state=None)
 
 
 def supports(**differences):
@@ -19,7 +19,10 @@ class Pattern(Mechanism):
     """A mechanism whose subclass gives `pattern` in place of `attend`, and so need not unpack masks and dropout."""
 
     def pattern(self, q, k, v, *, padding_mask, use_causal_mask, scale, dropout_rate, dropout_seed, **projected):
-        """q, k, v [B, H, T, D], padding_mask boolean [B, T] or None -> [B, H, T, D]."""
+        """q, k, v [B, H, T, D], padding_mask boolean [B, T] or None -> [B, H, T, D].
+
+        Where `supports.relative`, `distance_bias` may be among the options.
+        """
         raise NotImplementedError
 
     def sees(self, heads, query, key):
@@ -35,14 +38,17 @@ class Pattern(Mechanism):
         """
         raise NotImplementedError
 
-    def stored(self, q, k, v, *, padding_mask, query, key, scale, dropout_rate, dropout_seed):
+    def stored(self, q, k, v, *, padding_mask, query, key, scale, dropout_rate, dropout_seed, distance_bias=None):
         """New tokens q [B, H, T, D] and all keys so far: few rows, so that a table [T, S] is no larger than a store.
 
         A prompt in one piece is a table of its length squared: the price of reading it into a state.
         """
         query, key = query[:, None, :, None], key[:, None, None, :]
         allowed = padding_mask[:, None, None, :] & (key <= query) & self.sees(q.shape[1], query, key)
-        return blocks.attend(q, k, v, allowed, scale=scale, dropout_rate=dropout_rate, dropout_seed=dropout_seed)
+        bias = None if distance_bias is None else distance_bias(key - query)
+        return blocks.attend(
+            q, k, v, allowed, bias=bias, scale=scale, dropout_rate=dropout_rate, dropout_seed=dropout_seed
+        )
 
     def attend(
         self, q, k, v, *, mask, scale, bias=None, dropout=None, return_scores=False, training=False, **projected

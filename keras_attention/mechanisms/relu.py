@@ -21,25 +21,16 @@ class ReluAttention(Mechanism):
     padding and causality change no scale)
     """
 
-    supports = Supports(grouped=True, paper="Wortsman et al. 2023, https://arxiv.org/abs/2309.08586")
+    supports = Supports(
+        grouped=True, relative=True, residual=True, paper="Wortsman et al. 2023, https://arxiv.org/abs/2309.08586"
+    )
 
     def __init__(self, score_clip=None, **kwargs):
         super().__init__(**kwargs)
         self.score_clip = None if score_clip is None else checks.positive_number("score_clip", score_clip)
 
-    def attend(self, q, k, v, *, mask, scale, bias=None, dropout=None, return_scores=False, training=False):
-        return attend_to_all(
-            q,
-            k,
-            v,
-            mask=mask,
-            scale=scale,
-            bias=bias,
-            dropout=dropout,
-            return_scores=return_scores,
-            score_clip=self.score_clip,
-            weigh=relu.masked_relu,
-        )
+    def attend(self, q, k, v, *, training=False, **options):
+        return attend_to_all(q, k, v, score_clip=self.score_clip, weigh=relu.masked_relu, **options)
 
     def get_config(self):
         return {**super().get_config(), "score_clip": self.score_clip}

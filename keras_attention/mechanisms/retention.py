@@ -40,6 +40,8 @@ class RetentionAttention(Recurrent):
         bias=False,
         scores=False,
         dropout=False,
+        # It turns q and k itself: RetentionAttention(rotary=True).
+        rotary=None,
         temperature=False,
         state="recurrent",
         time="T*chunk_size*D+(T/chunk_size)^2*D^2",

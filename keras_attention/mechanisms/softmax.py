@@ -23,7 +23,9 @@ class SoftmaxAttention(Mechanism):
     Reference: Vaswani et al., "Attention Is All You Need", 2017, https://arxiv.org/abs/1706.03762
     """
 
-    supports = Supports(grouped=True, paper="Vaswani et al. 2017, https://arxiv.org/abs/1706.03762")
+    supports = Supports(
+        grouped=True, relative=True, residual=True, paper="Vaswani et al. 2017, https://arxiv.org/abs/1706.03762"
+    )
 
     def __init__(self, cache="full", score_clip=None, **kwargs):
         super().__init__(**kwargs)
@@ -32,18 +34,8 @@ class SoftmaxAttention(Mechanism):
         if cache == "rolling" and score_clip is not None:
             self.refuse(f"score_clip={score_clip} with cache='rolling'", "cache='full'")
 
-    def attend(self, q, k, v, *, mask, scale, bias=None, dropout=None, return_scores=False, training=False):
-        return attend_to_all(
-            q,
-            k,
-            v,
-            mask=mask,
-            scale=scale,
-            bias=bias,
-            dropout=dropout,
-            return_scores=return_scores,
-            score_clip=self.score_clip,
-        )
+    def attend(self, q, k, v, *, training=False, **options):
+        return attend_to_all(q, k, v, score_clip=self.score_clip, **options)
 
     def init_state(self, owner, batch_size, dtype, max_length=None):
         if self.cache == "full":
@@ -59,12 +51,22 @@ class SoftmaxAttention(Mechanism):
             ("a free mask (mask=)", mask.free is not None),
             ("an additive bias (bias=)", kwargs.get("bias") is not None),
             ("return_attention_scores=True", kwargs.get("return_scores")),
+            ("previous_scores=", kwargs.get("previous_scores") is not None),
+            ("return_raw_scores=True", kwargs.get("return_raw_scores")),
         ):
             if wanted:
                 self.refuse(f"{what} while decoding with cache='rolling'", "cache='full'")
         rate, seed = kwargs.get("dropout") or (0.0, None)
         return rolling.attend(
-            q, k, v, state, padding_mask=valid, scale=kwargs["scale"], dropout_rate=rate, dropout_seed=seed
+            q,
+            k,
+            v,
+            state,
+            padding_mask=valid,
+            distance_bias=kwargs.get("distance_bias"),
+            scale=kwargs["scale"],
+            dropout_rate=rate,
+            dropout_seed=seed,
         )
 
     def capacity(self, state):
@@ -84,29 +86,44 @@ def attend_to_all(
     bias=None,
     dropout=None,
     return_scores=False,
+    distance_bias=None,
+    previous_scores=None,
+    return_raw_scores=False,
     score_clip=None,
     weigh=dot_product.masked_softmax,
 ):
     """Dense attention with weights `weigh(scores, allowed)`; the other arguments are those of `Mechanism.attend`.
 
-    k and v may have fewer heads than q: query head h reads key head h // (H / Hkv).
+    Scores are clipped last, after bias and previous scores. k and v may have fewer heads than q: query head h reads key
+    head h // (H / Hkv).
     """
     kv_heads = k.shape[1]
     grouped = q.shape[1] != kv_heads
-    allowed = mask.dense(checks.sizes(q)[2], checks.sizes(k)[2])
+    lengths = checks.sizes(q)[2], checks.sizes(k)[2]
+    allowed = mask.dense(*lengths)
+    if distance_bias is not None:
+        by_distance = distance_bias(mask.distance(*lengths))
+        bias = by_distance if bias is None else by_distance + tf.cast(bias, by_distance.dtype)
     if grouped:
         # Query heads that share a key head become one more axis, along which keys broadcast: none is copied.
         k, v = k[:, :, None], v[:, :, None]
-        q, allowed, bias = (_by_group(x, kv_heads) for x in (q, allowed, bias))
-    scores, allowed = dot_product.biased_scores(q, k, scale, bias, allowed)
+        q, allowed, bias, previous_scores = (_by_group(x, kv_heads) for x in (q, allowed, bias, previous_scores))
+    raw, _ = dot_product.biased_scores(q, k, scale)
+    if previous_scores is not None:
+        raw += tf.cast(previous_scores, raw.dtype)
+    scores, allowed = dot_product.with_bias(raw, bias, allowed)
     if score_clip is not None:
         scores = tf.clip_by_value(scores, -score_clip, score_clip)
     weights = dot_product.dropped(weigh(scores, allowed), *(dropout or (0.0, None)))
     output = dot_product.weighted_sum(weights, v)
-    results = (output, tf.cast(weights, q.dtype)) if return_scores else (output,)
+    results = [output]
+    if return_scores:
+        results.append(tf.cast(weights, q.dtype))
+    if return_raw_scores:
+        results.append(raw)
     if grouped:
-        results = tuple(tf.concat(tf.unstack(x, axis=1), axis=1) for x in results)
-    return results if return_scores else results[0]
+        results = [tf.concat(tf.unstack(x, axis=1), axis=1) for x in results]
+    return tuple(results) if len(results) > 1 else results[0]
 
 
 def _by_group(x, kv_heads):

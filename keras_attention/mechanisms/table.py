@@ -12,8 +12,8 @@ END = "<!-- end -->"
 def markdown():
     """One row for each registered mechanism: class, cost, what it supports, paper."""
     lines = [
-        "| name | class | time | memory | causal | cross | cache | ONNX | paper |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| name | class | time | memory | causal | cross | rotary | ALiBi, relative | carried scores | cache | ONNX | paper |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in mechanisms.names():
         cls = mechanisms.class_of(name)
@@ -26,6 +26,9 @@ def markdown():
             supports.memory.replace("*", "·"),
             _yes(supports.causal),
             _yes(supports.cross),
+            _yes(supports.rotary),
+            _yes(supports.relative),
+            _yes(supports.residual),
             supports.state or "no",
             _yes(supports.onnx is True),
             f"[{authors}](http{link})" if link else authors,

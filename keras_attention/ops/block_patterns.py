@@ -14,6 +14,7 @@ def block_sparse(
     neighbours=1,
     padding_mask=None,
     use_causal_mask=False,
+    distance_bias=None,
     scale=None,
     dropout_rate=0.0,
     dropout_seed=None,
@@ -29,6 +30,8 @@ def block_sparse(
         neighbours: blocks seen on each side beside the own one; 0 = block-diagonal.
         padding_mask: boolean [B, T], True = a real token; the others are not seen and their rows are zero.
         use_causal_mask: only blocks before the own one and, of that, what is not ahead.
+        distance_bias: None, or a function from int32 [B or 1, H or 1, ...], key position minus query position among the
+            real tokens, to numbers [B or 1, H, ...] that are added to the scores.
         scale, dropout_rate, dropout_seed: see `windows.local`.
 
     Returns:
@@ -40,18 +43,21 @@ def block_sparse(
     """
     dot_product.check_qkv(q, k, v)
     windows.check_one_sequence("block_sparse", q, k)
-    if padding_mask is not None:
-        order, rank, count = blocks.pack(padding_mask)
-        packed = [blocks.take(x, order[:, None]) for x in (q, k, v)]
-        options = dict(
-            use_causal_mask=use_causal_mask, scale=scale, dropout_rate=dropout_rate, dropout_seed=dropout_seed
-        )
-        out = _neighbouring(*packed, block_size, neighbours, count, **options)
-        return blocks.unpacked(out, rank, count)
-    return _neighbouring(q, k, v, block_size, neighbours, None, use_causal_mask, scale, dropout_rate, dropout_seed)
+    options = dict(
+        use_causal_mask=use_causal_mask,
+        distance_bias=distance_bias,
+        scale=scale,
+        dropout_rate=dropout_rate,
+        dropout_seed=dropout_seed,
+    )
+    if padding_mask is None:
+        return _neighbouring(q, k, v, block_size, neighbours, None, **options)
+    order, rank, count = blocks.pack(padding_mask)
+    packed = [blocks.take(x, order[:, None]) for x in (q, k, v)]
+    return blocks.unpacked(_neighbouring(*packed, block_size, neighbours, count, **options), rank, count)
 
 
-def _neighbouring(q, k, v, block_size, neighbours, count, use_causal_mask, scale, dropout_rate, dropout_seed):
+def _neighbouring(q, k, v, block_size, neighbours, count, *, use_causal_mask, distance_bias, **options):
     length = checks.sizes(q)[2]
     reach = neighbours * block_size
     layout = windows.BandLayout(
@@ -67,9 +73,8 @@ def _neighbouring(q, k, v, block_size, neighbours, count, use_causal_mask, scale
             layout.keys(k),
             layout.keys(v),
             allowed,
-            scale=scale,
-            dropout_rate=dropout_rate,
-            dropout_seed=dropout_seed,
+            bias=layout.bias(distance_bias),
+            **options,
         )
     )
 
@@ -86,6 +91,7 @@ def bigbird(
     seed=0,
     padding_mask=None,
     use_causal_mask=False,
+    distance_bias=None,
     scale=None,
     dropout_rate=0.0,
     dropout_seed=None,
@@ -102,6 +108,8 @@ def bigbird(
         block_size: C; the last block may be shorter.
         padding_mask: boolean [B, T], True = a real token; the others are not seen and their rows are zero.
         use_causal_mask: everything of the pattern that is not ahead; random blocks come from before the window.
+        distance_bias: None, or a function from int32 [B or 1, H or 1, ...], key position minus query position among the
+            real tokens, to numbers [B or 1, H, ...] that are added to the scores.
         scale, dropout_rate, dropout_seed: see `windows.local`.
 
     Returns:
@@ -124,11 +132,16 @@ def bigbird(
     )
     options = dict(scale=scale, dropout_rate=dropout_rate)
     real = tf.range(length)[None] < (length if count is None else count[:, None])  # [B or 1, T]
-    parts = [(layout.keys(k), layout.keys(v), _window_part(layout, real, num_global_blocks, use_causal_mask))]
+    bias = distance_bias or (lambda distance: None)
+    places = layout.query_places()[..., None]  # [N, C, 1]
+    window = _window_part(layout, real, num_global_blocks, use_causal_mask)
+    parts = [(layout.keys(k), layout.keys(v), window, layout.bias(distance_bias))]
     if num_global_blocks:
         # Keys of the global blocks lie before all other blocks, so causality takes nothing from them.
         edge = num_global_blocks * block_size
-        parts.append((k[:, :, :edge], v[:, :, :edge], real[:, None, None, None, :edge]))
+        first = tf.range(length)[:edge]
+        shared_bias = bias((first - places)[None, None])
+        parts.append((k[:, :, :edge], v[:, :, :edge], real[:, None, None, None, :edge], shared_bias))
     if num_random_blocks:
         own = tf.range(layout.count)[None, None, :, None]
         existing = tf.reshape(blocks.ceil_divide(length if count is None else count, layout.size), [-1, 1, 1, 1])
@@ -141,15 +154,17 @@ def bigbird(
             num_global_blocks,
             None if use_causal_mask else existing,
         )
-        parts.append(_random_part(layout, k, v, count, length, drawn))
+        keys, values, allowed, at = _random_part(layout, k, v, count, length, drawn)
+        parts.append((keys, values, allowed, bias(at - places)))
     out = layout.rows(blocks.attend_together(layout.queries(q), parts, dropout_seed=dropout_seed, **options))
     if num_global_blocks:
         allowed = real[:, None, None, :]
+        ahead = (tf.range(length) - first[:, None])[None, None]
         if use_causal_mask:
-            allowed = masks.joined(allowed, tf.range(length) <= tf.range(length)[:edge, None])
+            allowed = masks.joined(allowed, ahead <= 0)
         other_seed = None if dropout_seed is None else dropout_seed + [0, 1]
-        first = blocks.attend(q[:, :, :edge], k, v, allowed, dropout_seed=other_seed, **options)
-        out = tf.concat([first, out[:, :, edge:]], axis=2)
+        rows = blocks.attend(q[:, :, :edge], k, v, allowed, bias=bias(ahead), dropout_seed=other_seed, **options)
+        out = tf.concat([rows, out[:, :, edge:]], axis=2)
     return out if rank is None else blocks.unpacked(out, rank, count)
 
 
@@ -183,14 +198,14 @@ def random_blocks(own, heads, num_random, seed, neighbours, num_global, last=Non
 
 
 def _random_part(layout, k, v, count, length, drawn):
-    """The keys of random blocks: k and v [B, H, N, R C, D], and boolean [B or 1, H, N, 1, R C]."""
+    """The keys of random blocks: k, v [B, H, N, R C, D], which are open and their places, [B or 1, H, N, 1, R C]."""
     size, number = layout.size, layout.count
     index, chosen = drawn
     real = tf.reshape(length if count is None else count, [-1, 1, 1, 1, 1])
-    within = index[..., None] * size + tf.range(size) < real
-    allowed = tf.logical_and(chosen[..., None], within)
+    places = index[..., None] * size + tf.range(size)  # [B or 1, H, N, R, C]
+    allowed = tf.logical_and(chosen[..., None], places < real)
     keys, values = (
         blocks.merge(blocks.take(blocks.split(blocks.padded(x, 2, 0, layout.tail), 2, number, size), index), 3)
         for x in (k, v)
     )
-    return keys, values, blocks.merge(allowed, 3)[:, :, :, None, :]
+    return keys, values, *(blocks.merge(x, 3)[:, :, :, None, :] for x in (allowed, places))

@@ -69,17 +69,18 @@ def side_by_side(blocks, axis, count, neighbours):
     return tf.concat(shifted, axis=axis + 1)
 
 
-def attend(q, k, v, allowed, *, scale=None, dropout_rate=0.0, dropout_seed=None):
+def attend(q, k, v, allowed, *, bias=None, scale=None, dropout_rate=0.0, dropout_seed=None):
     """Softmax attention over the last two axes with leading axes of any rank, zero rows where nothing is allowed.
 
     Args:
         q: [..., C, D]; k, v: [..., M, D]; allowed: boolean, broadcastable to [..., C, M].
+        bias: None, or finite numbers to add to the scores, broadcastable alike.
 
     Returns:
         [..., C, Dv] in q's dtype.
     """
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    scores, allowed = dot_product.biased_scores(q, k, scale, None, allowed)
+    scores = _scores(q, k, scale, bias)
     weights = dot_product.dropped(dot_product.masked_softmax(scores, allowed), dropout_rate, dropout_seed)
     return dot_product.weighted_sum(weights, v)
 
@@ -89,8 +90,9 @@ def attend_together(q, parts, *, scale=None, dropout_rate=0.0, dropout_seed=None
 
     Args:
         q: [B, H, N, C, D], queries in blocks.
-        parts: list of (k, v, allowed). k and v are [B, H, N, M, D], a group for each block, or [B, H, G, D], one group
-            that all queries share; allowed is boolean, broadcastable to [B, H, N, C, M] (or G).
+        parts: list of (k, v, allowed, bias). k and v are [B, H, N, M, D], a group for each block, or [B, H, G, D], one
+            group that all queries share; allowed is boolean, broadcastable to [B, H, N, C, M] (or G); bias is None, or
+            finite numbers that broadcast alike.
 
     Returns:
         [B, H, N, C, Dv] in q's dtype.
@@ -98,12 +100,13 @@ def attend_together(q, parts, *, scale=None, dropout_rate=0.0, dropout_seed=None
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     count, size = checks.sizes(q)[2:4]
     scores, widths, some = [], [], None
-    for k, _, allowed in parts:
+    for k, _, allowed, bias in parts:
         if k.shape.rank == 4:
             # Joined, so that the shared keys are not copied to every block (nor is their gradient).
-            part = split(dot_product.biased_scores(merge(q, 2), k, scale)[0], 2, count, size)
+            part = split(_scores(merge(q, 2), k, scale), 2, count, size)
+            part = part if bias is None else part + tf.cast(bias, part.dtype)
         else:
-            part = dot_product.biased_scores(q, k, scale)[0]
+            part = _scores(q, k, scale, bias)
         # Blocked group by group: one joined mask would have to be as large as the scores. Half of the range below, as
         # in `masked_softmax`.
         scores.append(tf.where(allowed, part, tf.constant(0.5 * part.dtype.min, part.dtype)))
@@ -113,7 +116,7 @@ def attend_together(q, parts, *, scale=None, dropout_rate=0.0, dropout_seed=None
     weights = tf.nn.softmax(tf.concat(scores, axis=-1))
     weights = dot_product.dropped(weights, dropout_rate, dropout_seed)
     out, start = None, 0
-    for (k, v, _), width in zip(parts, widths):
+    for (k, v, *_), width in zip(parts, widths):
         part = weights[..., start : start + width]
         start += width
         if k.shape.rank == 4:
@@ -122,6 +125,11 @@ def attend_together(q, parts, *, scale=None, dropout_rate=0.0, dropout_seed=None
             part = dot_product.weighted_sum(part, v)
         out = part if out is None else out + part
     return tf.where(some, out, tf.zeros([], out.dtype))
+
+
+def _scores(q, k, scale, bias=None):
+    scores = dot_product.biased_scores(q, k, scale)[0]
+    return scores if bias is None else scores + tf.cast(bias, scores.dtype)
 
 
 def pack(valid):

@@ -98,11 +98,15 @@ def biased_scores(q, k, scale, bias=None, allowed=None):
     # tf.cast would take a Python number through float32 on its way to float64.
     scale = tf.constant(scale, dtype) if isinstance(scale, int | float) else tf.cast(scale, dtype)
     scores = tf.matmul(tf.cast(q, dtype) * scale, tf.cast(k, dtype), transpose_b=True)
-    if bias is not None:
-        finite, open_ = masks.split_bias(bias, dtype)
-        scores += finite
-        allowed = masks.joined(allowed, open_)
-    return scores, allowed
+    return with_bias(scores, bias, allowed)
+
+
+def with_bias(scores, bias, allowed):
+    """The scores with a bias added (None adds nothing), and the mask with what the bias blocks taken out."""
+    if bias is None:
+        return scores, allowed
+    finite, open_ = masks.split_bias(bias, scores.dtype)
+    return scores + finite, masks.joined(allowed, open_)
 
 
 def masked_softmax(scores, allowed=None):

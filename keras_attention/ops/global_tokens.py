@@ -35,6 +35,7 @@ def longformer(
     max_global,
     padding_mask=None,
     use_causal_mask=False,
+    distance_bias=None,
     scale=None,
     dropout_rate=0.0,
     dropout_seed=None,
@@ -52,6 +53,8 @@ def longformer(
         max_global: G, the largest number of global tokens in a row. A Python int; XLA needs to know it.
         padding_mask: boolean [B, T], True = a real key. Padding is never global.
         use_causal_mask: nothing ahead is seen, by global tokens neither; the window is i - radius <= j <= i.
+        distance_bias: None, or a function from int32 [B or 1, 1, ...], key place minus query place, to numbers
+            [B or 1, H, ...] that are added to the scores.
         scale, dropout_rate, dropout_seed: see `windows.local`.
 
     Returns:
@@ -80,23 +83,32 @@ def longformer(
         local_keys = tf.logical_and(local_keys, padding_mask)
     window = masks.joined(layout.band(), layout.key_mask(local_keys)[:, None, :, None, :])
     shared = real[:, None, None, None, :]
+    ahead = index[:, None, None, None, :] - layout.query_places()[..., None]  # [B or 1, 1, N, C, G]
     if use_causal_mask:
-        position = blocks.split(tf.range(layout.count * layout.size), 0, layout.count, layout.size)
-        shared = masks.joined(shared, index[:, None, None, None, :] <= position[..., None])
+        shared = masks.joined(shared, ahead <= 0)
+    shared_bias = None if distance_bias is None else distance_bias(ahead)
     parts = [
-        (layout.keys(k), layout.keys(v), window),
-        (blocks.take(k, index[:, None]), blocks.take(v, index[:, None]), shared),
+        (layout.keys(k), layout.keys(v), window, layout.bias(distance_bias)),
+        (blocks.take(k, index[:, None]), blocks.take(v, index[:, None]), shared, shared_bias),
     ]
     out = layout.rows(blocks.attend_together(layout.queries(q), parts, dropout_seed=dropout_seed, **options))
 
     allowed = real[:, None, :, None]
     if padding_mask is not None:
         allowed = masks.joined(allowed, padding_mask[:, None, None, :])
+    ahead = tf.range(length) - index[:, None, :, None]  # [B or 1, 1, G, T]
     if use_causal_mask:
-        allowed = masks.joined(allowed, tf.range(length) <= index[:, None, :, None])
+        allowed = masks.joined(allowed, ahead <= 0)
     own_seed = None if dropout_seed is None else dropout_seed + [0, 1]
+    own_bias = None if distance_bias is None else distance_bias(ahead)
     rows = blocks.attend(
-        blocks.take(q_global, index[:, None]), k_global, v_global, allowed, dropout_seed=own_seed, **options
+        blocks.take(q_global, index[:, None]),
+        k_global,
+        v_global,
+        allowed,
+        bias=own_bias,
+        dropout_seed=own_seed,
+        **options,
     )
     slot = tf.minimum(rank, blocks.maximum(checks.sizes(index)[1] - 1, 0))
     out = tf.where(global_mask[:, None, :, None], blocks.take(rows, slot[:, None]), out)

@@ -37,6 +37,7 @@ def linear_attention(
     padding_mask=None,
     use_causal_mask=False,
     feature_map="elu",
+    rotate=None,
     eps=0.0,
     state=None,
     return_state=False,
@@ -57,6 +58,8 @@ def linear_attention(
         use_causal_mask: query t sees the keys up to t + S - T (the last query sees the last key; with S < T the first
             T - S rows are zeros).
         feature_map: "elu" (elu + 1), "relu", "softplus", or a function [..., D] -> [..., F] with values >= 0.
+        rotate: None, or a function that turns features [..., T, F] by their positions (RoFormer's form: numerator only,
+            so that the normaliser stays a sum of what is not negative).
         eps: added to the normaliser, as in the document's code. 0 because a zero normaliser is handled by a select,
             and a constant biases rows whose features are small.
         state: what an earlier causal call returned: {"s": [..., F, Dv], "z": [..., F]}, the sums over the keys seen.
@@ -93,6 +96,7 @@ def linear_attention(
         v,
         key_mask=key_mask(k, mask, padding_mask),
         use_causal_mask=use_causal_mask,
+        rotate=rotate,
         eps=eps,
         state=state,
         return_state=return_state,
@@ -108,6 +112,7 @@ def attend_features(
     *,
     key_mask=None,
     use_causal_mask=False,
+    rotate=None,
     eps=0.0,
     state=None,
     return_state=False,
@@ -125,9 +130,10 @@ def attend_features(
         keep = key_mask[..., None]
         k, v = tf.where(keep, k, tf.zeros_like(k)), tf.where(keep, v, tf.zeros_like(v))
     if use_causal_mask:
-        numerator, normaliser, state = _causal(q, k, v, state, chunk_size)
+        numerator, normaliser, state = _causal(q, k, v, state, chunk_size, rotate)
     else:
-        numerator = tf.matmul(q, tf.matmul(k, v, transpose_a=True))  # [..., T, F] [..., F, Dv]
+        turned_q, turned_k = (q, k) if rotate is None else (rotate(q), rotate(k))
+        numerator = tf.matmul(turned_q, tf.matmul(turned_k, v, transpose_a=True))  # [..., T, F] [..., F, Dv]
         normaliser = _dot(q, tf.reduce_sum(k, axis=-2))
     out = tf.cast(divide_or_zero(numerator, normaliser + eps), dtype or q.dtype)
     return (out, state) if return_state else out
@@ -180,7 +186,7 @@ def key_mask(k, mask=None, padding_mask=None):
     return keep
 
 
-def _causal(q, k, v, state, chunk_size):
+def _causal(q, k, v, state, chunk_size, rotate):
     """Numerator [..., T, Dv], normaliser [..., T] and the new state.
 
     Within a chunk the scores are dense (chunk x chunk); what lies before it is a running sum of keys and values.
@@ -188,22 +194,31 @@ def _causal(q, k, v, state, chunk_size):
     length, keys = checks.sizes(q)[-2], checks.sizes(k)[-2]
     static = isinstance(length, int) and isinstance(keys, int)
     padded = max(length, keys) if static else tf.maximum(length, keys)
+    turned = (q, k) if rotate is None else (rotate(q), rotate(k))
     # Zeros in front align the last query with the last key: as keys they add nothing, as queries they are cut off.
-    q, k, v = (chunks.pad(x, padded - checks.sizes(x)[-2], front=True) for x in (q, k, v))
-    q, k, v = (chunks.split(x, chunks.size_for(padded, chunk_size)) for x in (q, k, v))  # [..., N, C, D]
-    scores = tf.linalg.band_part(tf.matmul(q, k, transpose_b=True), -1, 0)  # [..., N, C, C], the future set to zero
-    s, z = tf.matmul(k, v, transpose_a=True), tf.reduce_sum(k, axis=-2)  # [..., N, F, Dv], [..., N, F]
+    q, k, v, *turned = (chunks.pad(x, padded - checks.sizes(x)[-2], front=True) for x in (q, k, v, *turned))
+    q, k, v, *turned = (chunks.split(x, chunks.size_for(padded, chunk_size)) for x in (q, k, v, *turned))
+    turned_q, turned_k = turned  # [..., N, C, F]
+    scores = turned_scores = _past_scores(q, k)
+    if rotate is not None:
+        turned_scores = _past_scores(turned_q, turned_k)
+    s, z = tf.matmul(turned_k, v, transpose_a=True), tf.reduce_sum(k, axis=-2)  # [..., N, F, Dv], [..., N, F]
     s_before, z_before = tf.cumsum(s, axis=-3, exclusive=True), tf.cumsum(z, axis=-2, exclusive=True)
     s_after, z_after = tf.reduce_sum(s, axis=-3), tf.reduce_sum(z, axis=-2)
     if state is not None:
         s_seen, z_seen = tf.cast(state["s"], s.dtype), tf.cast(state["z"], z.dtype)
         s_before, z_before = s_before + s_seen[..., None, :, :], z_before + z_seen[..., None, :]
         s_after, z_after = s_after + s_seen, z_after + z_seen
-    numerator = tf.matmul(scores, v) + tf.matmul(q, s_before)
+    numerator = tf.matmul(turned_scores, v) + tf.matmul(turned_q, s_before)
     normaliser = tf.reduce_sum(scores, axis=-1) + _dot(q, z_before)
     numerator = chunks.join(numerator, padded)[..., padded - length :, :]
     normaliser = chunks.join(normaliser[..., None], padded)[..., padded - length :, 0]
     return numerator, normaliser, {"s": s_after, "z": z_after}
+
+
+def _past_scores(q, k):
+    """q k^T with the future set to zero: [..., N, C, C]."""
+    return tf.linalg.band_part(tf.matmul(q, k, transpose_b=True), -1, 0)
 
 
 def _dot(q, z):

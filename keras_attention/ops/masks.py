@@ -140,6 +140,19 @@ class AttentionMask:
             parts.append(rows[None, None] if self.query_positions is None else rows[:, None])
         return joined(*parts)
 
+    def distance(self, query_length, key_length):
+        """Key position minus query position, int32 [B or 1, 1, T, S], for biases that depend on it.
+
+        In one pass these are places in the sequence as given, so that padding on either side moves nothing; with
+        `query_positions`, those of a store that may have gaps, real keys are counted.
+        """
+        if self.query_positions is None:
+            query = tf.range(query_length) + (key_length - query_length)
+            return (tf.range(key_length) - query[:, None])[None, None]
+        key = tf.cumsum(tf.cast(self.padding, tf.int32), axis=1) - 1
+        query = tf.gather(key, self.query_positions, axis=1, batch_dims=1)
+        return (key[:, None, :] - query[:, :, None])[:, None]
+
 
 def joined(*masks):
     """The conjunction of boolean masks, None where there is none."""

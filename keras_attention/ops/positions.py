@@ -35,6 +35,11 @@ def rotate(x, positions, *, base=10000.0, rotary_dim=None, layout="half"):
     """
     depth = x.shape[-1]
     turned = depth if rotary_dim is None else rotary_dim
+    if turned % 2 or turned > depth:
+        raise ValueError(
+            f"Rotary positions turn pairs of features: rotary_dim must be even and at most the {depth} features that "
+            f"there are. Got {turned}; use rotary_dim={depth - depth % 2}."
+        )
     dtype = accumulation_dtype(x.dtype)
     pairs = turned // 2
     frequencies = base ** (-np.arange(pairs, dtype=np.float64) / pairs)

@@ -61,6 +61,7 @@ def random_attention(
     query_padding=None,
     query_positions=None,
     use_causal_mask=False,
+    distance_bias=None,
     scale=None,
     dropout_rate=0.0,
     dropout_seed=None,
@@ -84,6 +85,8 @@ def random_attention(
         query_positions: int32 [B, T], positions of the queries among the real keys, for caches; -1 = before the first.
             Counted from `query_padding`, or simply 0 .. T - 1, where not given.
         use_causal_mask: query t draws from the keys up to t + S - T, or up to its `query_positions`.
+        distance_bias: None, or a function from int32 [B or 1, H, T, R], key position minus query position among the
+            real tokens, to numbers of that shape that are added to the scores.
         scale, dropout_rate, dropout_seed: see `windows.local`.
 
     Returns:
@@ -122,6 +125,9 @@ def random_attention(
     )
     choice, chosen = one_of_each_share(draw, available[:, None, :, None], num_keys)
     index = tf.where(chosen, choice, 0)  # [B or 1, H, T, R]
+    bias = None
+    if distance_bias is not None:
+        bias = distance_bias(index - position[:, None, :, None])[:, :, :, None, :]
     if order is not None:
         index = tf.gather(order, index, axis=1, batch_dims=1)
     if query_padding is not None:
@@ -131,6 +137,7 @@ def random_attention(
         blocks.take(k, index),
         blocks.take(v, index),
         chosen[:, :, :, None, :],
+        bias=bias,
         scale=scale,
         dropout_rate=dropout_rate,
         dropout_seed=dropout_seed,

@@ -25,7 +25,7 @@ def init(batch, num_heads, window, key_dim, value_dim, dtype):
     }
 
 
-def attend(q, k, v, state, *, padding_mask=None, scale=None, dropout_rate=0.0, dropout_seed=None):
+def attend(q, k, v, state, *, padding_mask=None, distance_bias=None, scale=None, dropout_rate=0.0, dropout_seed=None):
     """Causal attention of new positions to themselves and the W - 1 positions before each, and the ring after them.
 
     A prompt in one piece, in pieces of any size, and single steps give the same rows. Time and memory O(T W); a single
@@ -37,6 +37,8 @@ def attend(q, k, v, state, *, padding_mask=None, scale=None, dropout_rate=0.0, d
         state: from `init` or an earlier call.
         padding_mask: boolean [B, T], True = a real position. The others are not stored, take no position and their rows
             are zero; they may stand before, after or between the real ones.
+        distance_bias: None, or a function from int32 [B or 1, 1, ...], key position minus query position, to numbers
+            [B or 1, H, ...] that are added to the scores.
         scale, dropout_rate, dropout_seed: see `windows.local`.
 
     Returns:
@@ -44,7 +46,7 @@ def attend(q, k, v, state, *, padding_mask=None, scale=None, dropout_rate=0.0, d
     """
     options = dict(scale=scale, dropout_rate=dropout_rate, dropout_seed=dropout_seed)
     if q.shape[2] == 1:
-        return _step(q, k, v, state, padding_mask, options)
+        return _step(q, k, v, state, padding_mask, distance_bias, options)
     window = state["key"].shape[2]
     batch, _, length, _ = checks.sizes(q)
     lengths = state["lengths"]
@@ -72,6 +74,7 @@ def attend(q, k, v, state, *, padding_mask=None, scale=None, dropout_rate=0.0, d
         radius=window - 1,
         padding_mask=tf.concat([past, new], axis=1),
         use_causal_mask=True,
+        distance_bias=distance_bias,
         **options,
     )
     if padding_mask is not None:
@@ -95,7 +98,7 @@ def append(state, k, v, count):
     }
 
 
-def _step(q, k, v, state, padding_mask, options):
+def _step(q, k, v, state, padding_mask, distance_bias, options):
     """One position: written into its slot, after which the ring holds what it may see, in whatever order."""
     window = state["key"].shape[2]
     lengths = state["lengths"]
@@ -116,7 +119,14 @@ def _step(q, k, v, state, padding_mask, options):
     batch, heads, _, depth = checks.sizes(q)
     kv_heads = key.shape[1]
     grouped = tf.reshape(q, [batch, kv_heads, heads // kv_heads, depth])
-    out = blocks.attend(grouped, tf.cast(key, q.dtype), tf.cast(value, q.dtype), filled[:, None, None, :], **options)
+    bias = None
+    if distance_bias is not None:
+        # The new position is `lengths`; the key in a slot is the latest at or before it that falls there.
+        behind = (lengths[:, None] % window - slot + window) % window  # [B, W]
+        bias = tf.reshape(distance_bias(-behind[:, None, None]), [batch, kv_heads, heads // kv_heads, window])
+    out = blocks.attend(
+        grouped, tf.cast(key, q.dtype), tf.cast(value, q.dtype), filled[:, None, None, :], bias=bias, **options
+    )
     out = tf.reshape(out, [batch, heads, 1, value.shape[-1]])
     return out, {"key": key, "value": value, "lengths": lengths + grown}
 

@@ -16,6 +16,7 @@ def local(
     radius,
     padding_mask=None,
     use_causal_mask=False,
+    distance_bias=None,
     scale=None,
     dropout_rate=0.0,
     dropout_seed=None,
@@ -34,6 +35,8 @@ def local(
         radius: farthest distance that is seen, in positions of the sequence as given (padding counts as distance).
         padding_mask: boolean [B, S], True = a real key.
         use_causal_mask: see above.
+        distance_bias: None, or a function from int32 [1, 1, C, M], key place minus query place, to numbers
+            [1, H, C, M] that are added to the scores: they are the same in all blocks.
         scale: factor on the scores; 1 / sqrt(D) by default.
         dropout_rate, dropout_seed: see `dot_product.dropped`.
 
@@ -54,6 +57,7 @@ def local(
             keys,
             layout.keys(v),
             allowed,
+            bias=layout.bias(distance_bias),
             scale=scale,
             dropout_rate=dropout_rate,
             dropout_seed=dropout_seed,
@@ -117,6 +121,14 @@ class BandLayout:
         """Boolean [C, M]: which keys are within reach."""
         distance = self.distance()
         return tf.logical_and(distance >= -self.before, distance <= self.after)
+
+    def bias(self, distance_bias):
+        """[1, H, 1, C, M] of a function of the distance, or None: every block has the same distances."""
+        return None if distance_bias is None else distance_bias(self.distance()[None, None])[:, :, None]
+
+    def query_places(self):
+        """int32 [N, C]: places of the queries, for a layout in which queries and keys are one sequence."""
+        return blocks.split(tf.range(self.count * self.size), 0, self.count, self.size)
 
     def rows(self, out):
         """[B, H, N, C, D] -> [B, H, T, D]."""
