@@ -12,7 +12,8 @@ END = "<!-- end -->"
 def markdown():
     """One row for each registered mechanism: class, cost, what it supports, paper."""
     lines = [
-        "| name | class | time | memory | causal | cross | rotary | ALiBi, relative | carried scores | cache | ONNX | paper |",
+        "| name | class | time | memory | causal | cross | rotary | ALiBi, relative | carried scores | cache | ONNX "
+        "| paper |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in mechanisms.names():
