@@ -164,23 +164,34 @@ def layers(options):
     return report
 
 
-def layer_case(name, length, backward, dtype):
-    """A callable that runs a layer once, for `measure`."""
+def layer_case(name, length, backward, dtype="float32", mechanism="auto", causal=True, traced=False):
+    """A callable that runs a layer of width 512 once, for `measure` and `peak_memory`.
+
+    Args:
+        name: "ours" or "keras.layers".
+        mechanism: of ours: a name, with options as in "local:radius=3".
+        causal: whether the future is hidden.
+        traced: make the graph at once, so that the first call does not.
+    """
     import keras
     import tensorflow as tf
 
-    from keras_attention import MultiHeadAttention
+    from keras_attention import MultiHeadAttention, mechanisms
 
     policy = "float32" if dtype == "float32" else f"mixed_{dtype}"
-    x = tf.random.stateless_normal((1, length, HEADS * DEPTH), (1, 0))
+    shape = (1, length, HEADS * DEPTH)
+    x = tf.random.stateless_normal(shape, (1, 0))
     if name == "ours":
-        layer = MultiHeadAttention(HEADS * DEPTH, HEADS, dtype=policy)
-        call = functools.partial(layer, use_causal_mask=True)
+        chosen = mechanisms.from_text(mechanism) if ":" in mechanism else mechanism
+        layer = MultiHeadAttention(HEADS * DEPTH, HEADS, mechanism=chosen, dtype=policy)
+        layer.build(shape)
+        call = functools.partial(layer, use_causal_mask=causal)
     else:
         layer = keras.layers.MultiHeadAttention(HEADS, DEPTH, dtype=policy)
+        layer.build(shape, shape)
 
         def call(x, training):
-            return layer(x, x, use_causal_mask=True, training=training)
+            return layer(x, x, use_causal_mask=causal, training=training)
 
     def both(x):
         with tf.GradientTape() as tape:
@@ -188,8 +199,9 @@ def layer_case(name, length, backward, dtype):
             out = call(x, training=True)
         return [out, *tape.gradient(out, [x, *layer.trainable_variables])]
 
-    call(x, training=False)  # builds it
     work = tf.function(both if backward else functools.partial(call, training=False), autograph=False)
+    if traced:
+        work.get_concrete_function(x)
     return lambda: work(x)
 
 

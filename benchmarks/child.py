@@ -12,6 +12,11 @@ import sys
 
 
 def main(target, arguments):
+    print(json.dumps(measured(target, arguments)), flush=True)
+
+
+def measured(target, arguments):
+    """The fields of `harness.Memory` for the callable that `target(**arguments)` returns, as a dictionary."""
     module, _, function = target.partition(":")
     work = getattr(importlib.import_module(module), function)(**arguments)
     gc.collect()
@@ -26,7 +31,7 @@ def main(target, arguments):
         _tensorflow().test.experimental.sync_devices()
     peak = _status("VmHWM")
     device = _tensorflow().config.experimental.get_memory_info(gpu)["peak"] - device_before if gpu else None
-    print(json.dumps({"baseline": baseline, "peak": peak, "results": _bytes(result), "device": device}), flush=True)
+    return {"baseline": baseline, "peak": peak, "results": _bytes(result), "device": device}
 
 
 def _status(key):

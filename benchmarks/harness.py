@@ -62,7 +62,17 @@ class Timing:
         return None if self.rate is None else self.rate / self.machine_rate
 
 
-def measure(candidates, *, baseline=None, rounds=7, warmup=2, operations=None, rate_dtype="float32", rate_size=1536):
+def measure(
+    candidates,
+    *,
+    baseline=None,
+    rounds=7,
+    warmup=2,
+    operations=None,
+    rate_dtype="float32",
+    rate_size=1536,
+    failures=None,
+):
     """Time several callables alternately.
 
     Args:
@@ -74,6 +84,9 @@ def measure(candidates, *, baseline=None, rounds=7, warmup=2, operations=None, r
         operations: floating-point operations of one call, as one number for all or name -> number; None leaves the
             rates out.
         rate_dtype, rate_size: of the plain matrix product that runs once in every round.
+        failures: None, where an exception of a candidate ends all; or a dictionary, which receives name -> exception of
+            those that fail while they are warmed up, and the others are measured. Without the baseline ratios refer
+            to the first that is left.
 
     Returns:
         name -> `Timing`, in the order of `candidates`.
@@ -83,7 +96,7 @@ def measure(candidates, *, baseline=None, rounds=7, warmup=2, operations=None, r
     """
     names = list(candidates)
     baseline = names[0] if baseline is None and names else baseline
-    if baseline not in candidates:
+    if baseline not in candidates and (names or failures is None):
         raise ValueError(f"baseline must be one of the candidates {names}. Got {baseline!r}.")
     if rounds < 1 or warmup < 1:
         raise ValueError(f"rounds and warmup must be at least 1. Got rounds={rounds}, warmup={warmup}.")
@@ -91,9 +104,20 @@ def measure(candidates, *, baseline=None, rounds=7, warmup=2, operations=None, r
 
     first = {}
     for name, work in candidates.items():
-        first[name] = _timed(work)
-        for _ in range(warmup - 1):
-            _timed(work)
+        try:
+            first[name] = _timed(work)
+            for _ in range(warmup - 1):
+                _timed(work)
+        except Exception as error:
+            if failures is None:
+                raise
+            failures[name] = error
+    if failures is not None:
+        candidates = {name: work for name, work in candidates.items() if name not in failures}
+        names = list(candidates)
+        if not names:
+            return {}
+        baseline = baseline if baseline in names else names[0]
     for _ in range(2):
         _timed(product)
 
@@ -217,6 +241,32 @@ def peak_memory(target, arguments=None, *, python=sys.executable, environment=No
     if done.returncode or not answers:
         raise RuntimeError(f"{target} failed with code {done.returncode}: {done.stderr.strip()[-2000:]}")
     return Memory(**json.loads(answers[-1]))
+
+
+class Forks:
+    """`peak_memory` again and again: each piece of work in a process of its own, forked from one that has imported.
+
+    Starting Python and TensorFlow takes seconds, a fork takes none: see `benchmarks.forks`. A context manager.
+    """
+
+    def __init__(self):
+        self._worker = None
+
+    def peak_memory(self, target, arguments=None):
+        """As the function of this name. Raises RuntimeError where the piece of work fails or is killed."""
+        if self._worker is None:
+            self._worker = Worker([sys.executable, "-m", "benchmarks.forks"])
+        found = self._worker.ask({"target": target, "arguments": arguments or {}})
+        if "error" in found:
+            raise RuntimeError(f"{target} failed: {found['error']}")
+        return Memory(**found)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self._worker is not None:
+            self._worker.close()
 
 
 @dataclass
