@@ -36,7 +36,7 @@ LEVELS = [
     ("mechanisms",),
     ("layers",),
     ("models",),
-    ("generation",),
+    ("checkpoints", "generation"),
     ("images",),
     ("training", "export"),
     ("commands",),

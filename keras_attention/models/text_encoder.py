@@ -119,22 +119,26 @@ class TextEncoder(keras.Model):
             part.build((None, None, self.d_model))
 
     def call(self, text, text_mask=None, training=False):
-        x = self.hidden_states(text, text_mask, training=training)
+        x = self.features(text, text_mask, training=training)
         # A product with ones and zeros picks one row of each text, in every runtime.
         chosen = tf.one_hot(self._ends(text, self._valid(text, text_mask)), checks.sizes(x)[1], dtype=x.dtype)
         return tf.squeeze(tf.matmul(chosen[:, None], x), 1)
 
+    def features(self, text, text_mask=None, training=False):
+        """The tokens after the last normalisation, [B, T, d_model]."""
+        return self.norm(self.hidden_states(text, text_mask, training=training)[-1])
+
     def hidden_states(self, text, text_mask=None, training=False):
-        """The normalised features of every token, [B, T, d_model]."""
+        """The embedded tokens, and the output of each block: a list of num_layers + 1 tensors [B, T, d_model]."""
         valid, positions = self._valid(text, text_mask), None
         x = self.embedding(text)
         if valid is not None:
             positions = tf.maximum(tf.cumsum(tf.cast(valid, tf.int32), axis=1) - 1, 0)
         x = self.positions(x, positions=positions, limit=checks.sizes(x)[1])
-        x = self.dropout(x, training=training)
+        states = [self.dropout(x, training=training)]
         for block in self.blocks:
-            x = block(x, padding_mask=valid, use_causal_mask=True, training=training)
-        return self.norm(x)
+            states.append(block(states[-1], padding_mask=valid, use_causal_mask=True, training=training))
+        return states
 
     def _valid(self, text, text_mask):
         """Boolean [B, T] of real tokens, or None where all are."""

@@ -45,6 +45,7 @@ class ViT(ImageModel):
         attention_dropout_rate: of the attention weights.
         drop_path_rate: stochastic depth of the last block; it grows linearly from 0 at the first.
         layer_scale: None, or the first value of the learned factors on each branch, such as 1e-5.
+        embedding_norm: whether the embeddings are normalised before the first block, as CLIP's image tower does.
         activation: of the feed-forward layers.
         epsilon: of the layer normalisations.
         seed: of the dropout.
@@ -82,6 +83,7 @@ class ViT(ImageModel):
         attention_dropout_rate=0.0,
         drop_path_rate=0.0,
         layer_scale=None,
+        embedding_norm=False,
         activation="gelu",
         epsilon=1e-6,
         seed=None,
@@ -102,6 +104,7 @@ class ViT(ImageModel):
             "attention_dropout_rate": checks.rate("attention_dropout_rate", attention_dropout_rate),
             "drop_path_rate": checks.rate("drop_path_rate", drop_path_rate),
             "layer_scale": layer_scale,
+            "embedding_norm": bool(embedding_norm),
             "activation": keras.activations.serialize(keras.activations.get(activation)),
             "epsilon": checks.positive_number("epsilon", epsilon),
             "seed": seed,
@@ -118,6 +121,11 @@ class ViT(ImageModel):
         self.embedding_dropout = keras.layers.Dropout(
             dropout_rate, seed=seed, dtype=self.dtype_policy, name="embedding_dropout"
         )
+        self.embedding_norm = None
+        if embedding_norm:
+            self.embedding_norm = keras.layers.LayerNormalization(
+                epsilon=epsilon, dtype=self.dtype_policy, name="embedding_norm"
+            )
         self.blocks = [
             EncoderBlock(
                 d_model,
@@ -167,8 +175,9 @@ class ViT(ImageModel):
             self.class_token = self.add_weight(
                 name="class_token", shape=(1, 1, self.d_model), initializer=keras.initializers.RandomNormal(stddev=0.02)
             )
-        for part in (self.positions, *self.blocks, self.final_norm):
-            part.build(stream)
+        for part in (self.positions, self.embedding_norm, *self.blocks, self.final_norm):
+            if part is not None:
+                part.build(stream)
 
     def embed(self, images, training=False):
         """Patches with their positions, after the class token where there is one: [B, 1 + N, d_model]."""
@@ -178,7 +187,9 @@ class ViT(ImageModel):
         if self.num_prefix_tokens:
             token = tf.cast(self.class_token, x.dtype)
             x = tf.concat([tf.broadcast_to(token, [batch, 1, self.d_model]), x], axis=1)
-        return self.embedding_dropout(self.positions(x, grid=(rows, columns)), training=training)
+        x = self.positions(x, grid=(rows, columns))
+        x = x if self.embedding_norm is None else self.embedding_norm(x)
+        return self.embedding_dropout(x, training=training)
 
     def hidden_states(self, images, training=False):
         """What `embed` gives, and the output of each block: a list of num_layers + 1 tensors [B, 1 + N, d_model]."""

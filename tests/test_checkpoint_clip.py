@@ -1,0 +1,150 @@
+"""CLIP with the weights of a Hugging Face CLIPModel, against what that gives in every stage."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_attention.checkpoints import load_clip
+from keras_attention.checkpoints.hugging_face import read_safetensors
+from keras_attention.errors import UsageError
+
+FOLDER = Path(__file__).parent / "data" / "hugging_face_clip"  # written by make_hugging_face_clip.py
+
+
+@pytest.fixture(scope="module")
+def stages():
+    return dict(np.load(FOLDER / "stages.npz"))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_clip(FOLDER)
+
+
+def close(got, want):
+    np.testing.assert_allclose(got, want, atol=1e-5, rtol=1e-5)
+
+
+def test_every_stage_of_the_image_tower(model, stages):
+    images = stages["images"].transpose(0, 2, 3, 1)
+    states = model.image_tower.hidden_states(images)
+    assert len(states) == 3
+    for i, state in enumerate(states):
+        close(state, stages[f"vision/{i}"])
+    close(model.image_tower(images), stages["vision/pooled"])
+    close(model.encode_image(images), stages["image_embeds"])
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_every_stage_of_the_text_tower(model, stages, masked):
+    """Without the mask too: what stands after the end of a text has no influence."""
+    mask = stages["mask"] if masked else None
+    states = model.text_tower.hidden_states(stages["text"], mask)
+    assert len(states) == 4
+    real = stages["mask"][:, :, None] != 0
+    for i, state in enumerate(states):
+        close(np.where(real, state, 0), np.where(real, stages[f"text/{i}"], 0))
+    close(model.text_tower(stages["text"], mask), stages["text/pooled"])
+    close(model.encode_text(stages["text"], mask), stages["text_embeds"])
+
+
+def test_the_similarities(model, stages):
+    logits = model.similarities(stages["image_embeds"], stages["text_embeds"])
+    close(logits, stages["logits_per_image"])
+    close(tf.transpose(logits), stages["logits_per_text"])
+
+
+def test_an_older_config_and_precision(stages, tmp_path):
+    """Configs of the first years leave out what is usual, and say 2 for the end of a text: the largest id."""
+    shutil.copytree(FOLDER, tmp_path / "old")
+    config = json.loads((FOLDER / "config.json").read_text())
+    config["text_config"]["eos_token_id"] = 2
+    config["text_config"].pop("hidden_act")
+    (tmp_path / "old" / "config.json").write_text(json.dumps(config))
+    model = load_clip(tmp_path / "old", dtype="mixed_bfloat16", name="old")
+    assert model.text_tower.eos_id == 40 and model.name == "old"
+    assert model.text_tower.blocks[0].compute_dtype == "bfloat16"
+    got = model.encode_image(stages["images"].transpose(0, 2, 3, 1))
+    assert np.sum(got * stages["image_embeds"], axis=1).min() > 0.999
+
+
+def rewritten(folder, change):
+    """A copy of the fixture whose header of tensors has been changed."""
+    shutil.copytree(FOLDER, folder)
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    change(header)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    return folder
+
+
+def test_all_that_does_not_match_is_listed(tmp_path):
+    def change(header):
+        header["something.else"] = header.pop("logit_scale")
+        header["visual_projection.weight"]["shape"].reverse()
+        header["vision_model.embeddings.position_ids"] = header["something.else"]
+
+    with pytest.raises(UsageError) as error:
+        load_clip(rewritten(tmp_path / "other", change))
+    for fault in (
+        "logit_scale is missing",
+        "something.else has no place in the model",
+        "visual_projection.weight has shape (16, 10) where (10, 16) is expected",
+    ):
+        assert fault in str(error.value)
+    assert "position_ids" not in str(error.value)
+
+
+def test_bad_folders_are_one_line(tmp_path):
+    with pytest.raises(UsageError, match=r"nowhere/config.json does not exist"):
+        load_clip(tmp_path / "nowhere")
+    shutil.copytree(FOLDER, tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    content = weights.read_bytes()
+    for broken in (content[:-8], content[:100], b"", b"\xff" * 64):
+        weights.write_bytes(broken)
+        with pytest.raises(UsageError, match=r"model.safetensors is no complete safetensors file"):
+            load_clip(tmp_path / "model")
+    weights.unlink()
+    with pytest.raises(UsageError, match=r"model.safetensors does not exist"):
+        load_clip(tmp_path / "model")
+    config = json.loads((FOLDER / "config.json").read_text())
+    for changes, message in (
+        ({"model_type": "siglip"}, r"must describe a model of type 'clip'. Got 'siglip'"),
+        (
+            {"text_config": {**config["text_config"], "hidden_act": "swish"}},
+            r"hidden_act must be one of .* Got 'swish'",
+        ),
+    ):
+        (tmp_path / "model" / "config.json").write_text(json.dumps({**config, **changes}))
+        with pytest.raises(UsageError, match=message):
+            load_clip(tmp_path / "model")
+
+
+def test_safetensors_of_every_kind_and_several_files(tmp_path):
+    arrays = {"a": np.arange(6, dtype=np.float64).reshape(2, 3), "b": np.array([1.5, -2], np.float16)}
+    entries, data = {"__metadata__": {"format": "pt"}}, b""
+    half = np.array([1.0, -3.25], np.float32)
+    parts = [
+        ("a", "F64", arrays["a"]),
+        ("b", "F16", arrays["b"]),
+        ("c", "BF16", (half.view(np.uint32) >> 16).astype(np.uint16)),
+    ]
+    for name, dtype, x in parts:
+        entries[name] = {"dtype": dtype, "shape": list(x.shape), "data_offsets": [len(data), len(data) + x.nbytes]}
+        data += x.tobytes()
+    header = json.dumps(entries).encode()
+    path = tmp_path / "some.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data)
+    read = read_safetensors(path)
+    np.testing.assert_array_equal(read["a"], arrays["a"])
+    np.testing.assert_array_equal(read["b"], arrays["b"].astype(np.float32))
+    np.testing.assert_array_equal(read["c"], half)
+    assert read["b"].dtype == read["c"].dtype == np.float32
