@@ -66,20 +66,26 @@ def split_images(source, *, validation, test):
     count, height, width, channels = splits["train"].images.shape
     if count == 0:
         raise UsageError(f"{source.origin} has no images left to train on. Give more, or smaller shares.")
+    mean, std = pixel_statistics(splits["train"].images)
+    task = ImageTask(labels=source.names, height=height, width=width, channels=channels, mean=mean, std=std)
+    return ImageData(splits, task, source.origin)
+
+
+def pixel_statistics(images):
+    """Mean and deviation of each channel of images uint8 [N, H, W, C], of pixels from 0 to 1: two tuples."""
     # In whole numbers, so that no float32 sum of millions of pixels is rounded.
-    levels = [np.bincount(splits["train"].images[..., c].ravel(), minlength=256) for c in range(channels)]
+    levels = [np.bincount(images[..., c].ravel(), minlength=256) for c in range(images.shape[-1])]
     means = [float(level @ np.arange(256)) / level.sum() for level in levels]
     variances = [float(level @ (np.arange(256) - mean) ** 2) / level.sum() for level, mean in zip(levels, means)]
-    task = ImageTask(
-        labels=source.names,
-        height=height,
-        width=width,
-        channels=channels,
-        mean=tuple(round(float(mean) / 255, 4) for mean in means),
-        # Images of one colour have no deviation to divide by.
-        std=tuple(round(max(float(variance) ** 0.5 / 255, 1e-3), 4) for variance in variances),
-    )
-    return ImageData(splits, task, source.origin)
+    # Images of one colour have no deviation to divide by.
+    deviations = [max(float(variance) ** 0.5 / 255, 1e-3) for variance in variances]
+    return tuple(round(float(mean) / 255, 4) for mean in means), tuple(round(std, 4) for std in deviations)
+
+
+def border(images):
+    """The usual value at the border of images, which stands in for what lies beyond it."""
+    edges = (images[:, 0], images[:, -1], images[:, :, 0], images[:, :, -1])
+    return float(np.median(np.concatenate([edge.ravel() for edge in edges])))
 
 
 def stratified_split(labels, share, seed):

@@ -16,7 +16,7 @@ from keras_attention.training.best_weights import BestWeights
 from keras_attention.training.compiling import with_loss_scaling
 from keras_attention.training.confusion import confusion_matrix, draw_confusion
 from keras_attention.training.cosine import CosineOverBudget
-from keras_attention.training.image_data import SPLITS, ImageBatches, evaluation_dataset, split_images
+from keras_attention.training.image_data import SPLITS, ImageBatches, border, evaluation_dataset, split_images
 from keras_attention.training.image_sources import read_source
 from keras_attention.training.model_run import ModelRun, given_options, print_metrics, run_in_folder
 from keras_attention.training.run_folder import write_atomically
@@ -85,7 +85,7 @@ class VisionRun(ModelRun):
                 height=task.height,
                 width=task.width,
                 channels=task.channels,
-                fill=_border(splits["train"].images),
+                fill=border(splits["train"].images),
                 seed=options.seed,
             ),
         )
@@ -234,12 +234,6 @@ def measured(logits, labels):
         "top5_accuracy": float(np.mean(places <= 5)),
         "loss": float(np.mean(losses)),
     }
-
-
-def _border(images):
-    """The usual value at the border of images, which stands in for what lies beyond it."""
-    edges = (images[:, 0], images[:, -1], images[:, :, 0], images[:, :, -1])
-    return float(np.median(np.concatenate([edge.ravel() for edge in edges])))
 
 
 def _run_command(given):

@@ -2,6 +2,6 @@
 
 from keras_attention.images.classifier import Classification, Classifier
 from keras_attention.images.files import read_image
-from keras_attention.images.task import ImageTask
+from keras_attention.images.task import ImageInput, ImageTask
 
-__all__ = ["Classification", "Classifier", "ImageTask", "read_image"]
+__all__ = ["Classification", "Classifier", "ImageInput", "ImageTask", "read_image"]

@@ -8,28 +8,21 @@ from keras_attention.errors import UsageError
 from keras_attention.images.files import resized
 
 
-@dataclass(frozen=True)
-class ImageTask:
-    """The edge between images and a model's numbers, kept with every run and every export.
+@dataclass(frozen=True, kw_only=True)
+class ImageInput:
+    """The edge between images and the numbers that a model takes.
 
     A pixel p of channel c becomes `(p / 255 - mean[c]) / std[c]`.
 
     Args:
-        labels: names of the classes, in the order of the model's logits.
         height, width: size of the images that the model takes.
         channels: 1 for grey, 3 for RGB.
         mean, std: one number for each channel, of pixels from 0 to 1.
 
     Raises:
         UsageError: numbers that do not fit together.
-
-    Example:
-        >>> task = ImageTask(labels=("cat", "dog"), height=64, width=64, channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
-        >>> task.normalised(task.pixels([read_image("cat.jpg"), read_image("dog.png")])).shape
-        (2, 64, 64, 3)
     """
 
-    labels: tuple
     height: int
     width: int
     channels: int
@@ -38,10 +31,8 @@ class ImageTask:
 
     def __post_init__(self):
         # From JSON they come as lists.
-        for name in ("labels", "mean", "std"):
+        for name in ("mean", "std"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        if not self.labels or not all(isinstance(label, str) for label in self.labels):
-            raise UsageError(f"labels must be the names of the classes. Got {self.labels!r}.")
         if self.channels not in (1, 3):
             raise UsageError(f"channels must be 1 (grey) or 3 (RGB). Got {self.channels!r}.")
         for name in ("height", "width"):
@@ -56,12 +47,12 @@ class ImageTask:
             raise UsageError(f"std must hold positive numbers. Got {self.std!r}.")
 
     def as_dict(self):
-        """The task as JSON holds it."""
+        """The fields as JSON holds them."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, stored, path):
-        """The task from the JSON object in `path`; UsageError where that holds none."""
+        """From the JSON object in `path`; UsageError where that holds none."""
         try:
             return cls(**stored)
         except (TypeError, ValueError) as error:
@@ -75,3 +66,28 @@ class ImageTask:
         """Pixels uint8 [..., channels] as the float32 numbers that the model takes."""
         mean, std = (np.asarray(values, np.float32) for values in (self.mean, self.std))
         return (pixels.astype(np.float32) / np.float32(255) - mean) / std
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTask(ImageInput):
+    """What a classifier of images takes and what its answers are called, kept with every run and every export.
+
+    Args:
+        labels: names of the classes, in the order of the model's logits. The others: see `ImageInput`.
+
+    Raises:
+        UsageError: numbers that do not fit together.
+
+    Example:
+        >>> task = ImageTask(labels=("cat", "dog"), height=64, width=64, channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
+        >>> task.normalised(task.pixels([read_image("cat.jpg"), read_image("dog.png")])).shape
+        (2, 64, 64, 3)
+    """
+
+    labels: tuple
+
+    def __post_init__(self):
+        super().__post_init__()
+        object.__setattr__(self, "labels", tuple(self.labels))
+        if not self.labels or not all(isinstance(label, str) for label in self.labels):
+            raise UsageError(f"labels must be the names of the classes. Got {self.labels!r}.")
