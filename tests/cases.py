@@ -7,7 +7,7 @@ enough to matter at lengths of 5 to 12. What differs from dense softmax attentio
 
 `reference(q, k, v, *, limits, bias, scale, mechanism, **projected)` is a float64 NumPy loop over heads, as
 `reference.softmax` is: q [B,H,T,D], k and v [B,H,S,D] (key heads already repeated to H), `limits` a `reference.Limits`,
-`mechanism` the layer's mechanism (its options and weights), `projected` what the mechanism's own `project` returned.
+`mechanism` the layer's mechanism (its options and weights), `projected` what else `heads` gives.
 Put it in tests/reference_<topic>.py.
 """
 
@@ -26,6 +26,8 @@ class Case:
     Attributes:
         name: its registered name.
         options: constructor arguments.
+        heads: what `reference` is given, from (layer, v, k, q): q, k, v [B, H, T or S, D] and a dict of the rest.
+        finish: what stands between attention and the output projection, from (layer, joined [B, T, H D], q).
         reference: the float64 loop that its output must equal.
         exact: whether it equals softmax attention; if not, a real difference from it is asserted.
         length: length of self-attention in the tests (a mechanism that works on one length only gives it here, with
@@ -40,6 +42,9 @@ class Case:
 
     name: str
     options: dict = dataclasses.field(default_factory=dict)
+    # Before the field whose name hides the module.
+    heads: Callable = reference.plain_heads
+    finish: Callable = reference.unfinished
     reference: Callable = reference.softmax
     exact: bool = True
     length: int = 7
@@ -56,7 +61,13 @@ CASES = [
     Case("relu", reference=reference_patterns.relu, exact=False),
     Case("blockwise", {"query_block_size": 2, "key_block_size": 3}),
     Case("local", {"radius": 2}, reference=reference_patterns.local, exact=False),
-    Case("longformer", {"radius": 1, "num_global": 2}, reference=reference_patterns.longformer, exact=False),
+    Case(
+        "longformer",
+        {"radius": 1, "num_global": 2},
+        reference=reference_patterns.longformer,
+        heads=reference.heads_with_global_ones,
+        exact=False,
+    ),
     Case(
         "bigbird",
         {"block_size": 2, "neighbours": 0, "num_global_blocks": 1, "num_random_blocks": 1, "seed": 4},
@@ -91,11 +102,18 @@ CASES = [
         reference=reference_kernels.linformer_case,
         exact=False,
     ),
-    Case("lsh", {"num_buckets": 2, "bucket_size": 2, "seed": 3}, reference=reference_kernels.lsh_case, exact=False),
+    Case(
+        "lsh",
+        {"num_buckets": 2, "bucket_size": 2, "seed": 3},
+        reference=reference_kernels.lsh_case,
+        heads=reference.heads_with_shared_queries,
+        exact=False,
+    ),
     Case(
         "retention",
         {"chunk_size": 3},
         reference=reference_kernels.retention_case,
+        finish=reference.normed_and_gated,
         exact=False,
         layer={"head_dim": 4},  # pairs of features are turned
     ),

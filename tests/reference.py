@@ -97,6 +97,42 @@ def heads(layer, v, k, q):
     )
 
 
+def plain_heads(layer, v, k, q):
+    """`heads`, and the dict of what else a mechanism projects: nothing."""
+    return *heads(layer, v, k, q), {}
+
+
+def heads_with_global_ones(layer, v, k, q):
+    """The usual heads, and those of longformer's global tokens by kernels of their own."""
+    kernels = {"q_global": (q, layer.global_query_projection), "k_global": (k, layer.global_key_projection)}
+    kernels["v_global"] = (v, layer.global_value_projection)
+    own = {name: split(project(x, dense), layer.num_heads) for name, (x, dense) in kernels.items()}
+    return *heads(layer, v, k, q), own
+
+
+def heads_with_shared_queries(layer, v, k, q):
+    """LSH attention's: the keys are the queries."""
+    queries = split(project(q, layer.query_projection), layer.num_heads)
+    values = split(project(v, layer.value_projection), layer.num_kv_heads)
+    return queries, queries, repeat_heads(values, layer.num_heads), {}
+
+
+def unfinished(layer, joined, q):
+    """Nothing stands between attention and the output projection."""
+    return joined
+
+
+def normed_and_gated(layer, joined, q):
+    """Retention's way out: each head by itself normalised and scaled, times silu of a gate's projection."""
+    scale = float64(layer.mechanism.norm_scale)
+    out = split(joined, layer.num_heads)
+    for b, h, t in np.ndindex(out.shape[:3]):
+        row = out[b, h, t] - out[b, h, t].mean()
+        out[b, h, t] = row / math.sqrt((row**2).mean() + layer.mechanism.epsilon) * scale[h]
+    gate = project(q, layer.gate_projection)
+    return join(out) * gate / (1 + np.exp(-gate))
+
+
 def multi_head_attention(layer, v, k=None, q=None, *, limits=Limits(), bias=None, attend=softmax):
     """What a MultiHeadAttention with default projections must give, [B, T, d_model], from its weights."""
     k = v if k is None else k

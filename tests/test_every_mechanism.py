@@ -89,27 +89,14 @@ def causal_options(case):
 def expected(layer, case, v, k=None, q=None, *, limits, bias=None):
     """The float64 output of a layer around `case`'s mechanism."""
     k, q = (v if x is None else x for x in (k, q))
-    mechanism, base = layer.mechanism, mechanisms.Mechanism
-    projected = {}
-    if type(mechanism).project is base.project:
-        q_heads, k_heads, v_heads = reference.heads(layer, v, k, q)
-    else:
-        *parts, projected = mechanism.project(layer, *(tf.cast(x, layer.compute_dtype) for x in (q, k, v)))
-        projected = tf.nest.map_structure(lambda x: x.numpy() if tf.is_tensor(x) else x, projected)
-        q_heads, k_heads, v_heads = (
-            reference.repeat_heads(reference.float64(tf.cast(x, tf.float64)), layer.num_heads) for x in parts
-        )
+    q_heads, k_heads, v_heads, projected = case.heads(layer, v, k, q)
     scale = 1 / (layer.temperature * np.sqrt(layer.head_dim))
     out = case.reference(
-        q_heads, k_heads, v_heads, limits=limits, bias=bias, scale=scale, mechanism=mechanism, **projected
+        q_heads, k_heads, v_heads, limits=limits, bias=bias, scale=scale, mechanism=layer.mechanism, **projected
     )
     if limits.query_padding is not None:
         out = out * limits.query_padding[:, None, :, None]
-    joined = reference.join(out)
-    if type(mechanism).finish is not base.finish:
-        joined = mechanism.finish(layer, tf.cast(joined, layer.compute_dtype), tf.cast(q, layer.compute_dtype))
-        joined = tf.cast(joined, tf.float64)
-    return reference.project(joined, layer.output_projection)
+    return reference.project(case.finish(layer, reference.join(out), reference.float64(q)), layer.output_projection)
 
 
 def subsets(case):
@@ -189,12 +176,8 @@ def test_differs_from_softmax_unless_exact(rng, case):
     x = sequence(rng, case)
     limits = reference.Limits(causal=supports(case).causal)
     got = layer(x, **causal_options(case)).numpy()
-    if type(layer.mechanism).project is not mechanisms.Mechanism.project and not case.exact:
-        v = k = q = layer.mechanism.project(layer, *(tf.constant(x) for _ in range(3)))
-        q, k, v = (reference.repeat_heads(reference.float64(part), layer.num_heads) for part in (q[0], k[1], v[2]))
-        dense = reference.project(reference.join(reference.softmax(q, k, v, limits=limits)), layer.output_projection)
-    else:
-        dense = reference.multi_head_attention(layer, x, limits=limits)
+    q, k, v, _ = case.heads(layer, x, x, x)
+    dense = reference.project(reference.join(reference.softmax(q, k, v, limits=limits)), layer.output_projection)
     difference = np.abs(got - dense).max()
     if case.exact:
         assert difference < case.tolerance
@@ -214,9 +197,8 @@ def test_scores_are_the_weights_that_were_used(rng, case):
     close(got, layer(x, **arguments), 1e-6)
     assert scores.shape == (B, layer.num_heads, case.length, case.length)
     assert not scores.numpy()[~limits.keep(*scores.shape)].any()
-    if type(layer.mechanism).project is mechanisms.Mechanism.project:
-        values = reference.heads(layer, x, x, x)[2]
-        close(got, reference.project(reference.join(scores.numpy() @ values), layer.output_projection))
+    values = case.heads(layer, x, x, x)[2]
+    close(got, reference.project(reference.join(scores.numpy() @ values), layer.output_projection))
 
 
 @every_mechanism
@@ -353,11 +335,10 @@ def test_rows_without_a_key_are_zero_with_zero_gradients(rng, case, subtests):
                     zero_rows = tf.boolean_mask(out, empty)
                     loss = tf.reduce_sum(zero_rows**2)
                 joined = np.zeros((1, 1, layer.num_heads * layer.head_dim))
-                if type(layer.mechanism).finish is mechanisms.Mechanism.finish:
-                    zero = reference.project(joined, layer.output_projection)[0]
-                    close(zero_rows, np.broadcast_to(zero, zero_rows.shape), 1e-6)
-                    gradient = tape.gradient(loss, x)
-                    assert gradient is None or not np.asarray(gradient).any()
+                zero = reference.project(joined, layer.output_projection)[0]
+                close(zero_rows, np.broadcast_to(zero, zero_rows.shape), 1e-6)
+                gradient = tape.gradient(loss, x)
+                assert gradient is None or not np.asarray(gradient).any()
                 with tf.GradientTape() as tape:
                     tape.watch(x)
                     out = layer(x, **calls)
@@ -374,8 +355,7 @@ def test_causal_with_fewer_keys_than_queries_has_zero_rows(rng, case):
     v, k = (sequence(rng, case, length=3, width=WIDTHS[part]) for part in ("v", "k"))
     q = sequence(rng, case, length=5, width=WIDTHS["q"])
     got = layer(v=v, k=k, q=q, use_causal_mask=True).numpy()
-    if type(layer.mechanism).finish is mechanisms.Mechanism.finish:
-        close(got[:, :2], np.broadcast_to(layer.output_projection.bias, (B, 2, D_MODEL)), 1e-6)
+    close(got[:, :2], np.broadcast_to(layer.output_projection.bias, (B, 2, D_MODEL)), 1e-6)
     assert np.abs(got[:, 2:] - layer.output_projection.bias).max() > 1e-2
 
 
@@ -419,21 +399,22 @@ def test_gradients_equal_differences_of_the_loop(rng, case):
 
 @every_mechanism
 def test_compiled_gradients_equal_eager_ones(rng, case):
+    """XLA, from a graph that was traced without sizes wherever the mechanism allows it."""
     layer = self_layer(case.name, num_kv_heads=K)
-    x = tf.constant(sequence(rng, case))
-    arguments = causal_options(case)
-    if supports(case).padding_mask:
-        arguments["padding_mask"] = tf.constant(keep_some(rng, (B, case.length)))
+    length = None if case.dynamic else case.length
+    padded = supports(case).padding_mask
+    arguments = [tf.constant(sequence(rng, case)), tf.constant(keep_some(rng, (B, case.length)))][: 1 + padded]
+    spec = [tf.TensorSpec([None, length, WIDTH], tf.float32), tf.TensorSpec([None, length], tf.bool)][: 1 + padded]
 
-    def gradients(x):
+    def gradients(x, keep=None):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            out = layer(x, **arguments)
+            out = layer(x, padding_mask=keep, **causal_options(case))
             loss = tf.reduce_sum(tf.sin(out))
         return out, tape.gradient(loss, [x, *layer.trainable_variables])
 
-    out, eager = gradients(x)
-    compiled_out, compiled = tf.function(gradients, jit_compile=True)(x)
+    out, eager = gradients(*arguments)
+    compiled_out, compiled = tf.function(gradients, input_signature=spec, jit_compile=True)(*arguments)
     close(compiled_out, out)
     for one, other in zip(eager, compiled, strict=True):
         assert np.isfinite(one).all()
@@ -586,15 +567,22 @@ def test_unknown_sizes(rng, case):
     spec = [tf.TensorSpec([None, None, WIDTH], tf.float32), tf.TensorSpec([None, None], tf.bool)][: 1 + padded]
 
     def call(x, keep=None):
-        return layer(x, **causal_options(case), **({"padding_mask": keep} if padded else {}))
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            out = layer(x, padding_mask=keep, **causal_options(case))
+            loss = tf.reduce_sum(tf.sin(out))
+        return out, tape.gradient(loss, [x, *layer.trainable_variables])
 
     graph = tf.function(call, input_signature=spec)
     for batch, length in ((1, 1), (2, 7), (3, 12)):
         x = sequence(rng, case, batch, length)
         keep = [keep_some(rng, (batch, length))][:padded]
-        got = graph(x, *keep)
+        got, gradients = graph(x, *keep)
         assert got.shape == (batch, length, D_MODEL)
-        close(got, call(x, *keep), 1e-5)
+        want, eager = call(tf.constant(x), *keep)
+        close(got, want, 1e-5)
+        for one, other in zip(gradients, eager, strict=True):
+            close(one, other, 1e-4)
 
 
 # --- configs, files and exports ------------------------------------------------------------------------------------

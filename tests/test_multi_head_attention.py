@@ -1,5 +1,6 @@
 """MultiHeadAttention: how it is called, which masks it takes, and how it lives among Keras' layers."""
 
+import re
 import warnings
 
 import keras
@@ -201,10 +202,15 @@ def test_masks_of_unclear_sense_are_refused(rng):
 
 def test_a_free_mask_must_have_one_head_or_all(rng):
     x = normal(rng, B, T, V_WIDTH)
-    with pytest.raises(
-        ValueError, match=r"mask must broadcast to .* = \(2, 4, 5, 5\)\. Got shape \(2, 3, 5, 5\); a pad"
-    ):
-        small()(x, mask=np.ones((B, H - 1, T, T), bool))
+    layer = built(small(), x)
+    mask = np.tril(rng.random((B, H, T, T)) < 0.6) | np.eye(T, dtype=bool)
+    close(layer(x, mask=mask[:, :1]), layer(x, mask=np.repeat(mask[:, :1], H, axis=1)), 1e-6)
+    assert np.abs(layer(x, mask=mask) - layer(x, mask=mask[:, :1])).max() > 1e-2
+    for heads in (2, H - 1, H + 1):  # the number of key heads is no better than another
+        wanted = re.escape("mask must broadcast to (batch, heads, query, key) = (2, 4, 5, 5). Got shape ")
+        found = re.escape(f"({B}, {heads}, 5, 5); a padding mask (batch, key) goes to padding_mask=.")
+        with pytest.raises(ValueError, match=f"{wanted}{found}"):
+            layer(x, mask=np.ones((B, heads, T, T), bool))
 
 
 def test_a_bias_must_fit_where_sizes_are_known(rng):
