@@ -57,7 +57,7 @@ def test_missing_runs_are_trained_with_the_demos_options_and_finished_ones_skipp
     assert [name for name, _ in calls] == ["softmax", "lsh", "retention-decoder"]
     command = calls[2][1]
     assert command[1:5] == ["-m", "keras_attention.cli", "train", "translation"]
-    flags = dict(zip(command[5::2], command[6::2]))
+    flags = {word: command[i + 1] for i, word in enumerate(command[:-1]) if word.startswith("--")}
     for flag, value in {"--steps": "50", "--cooldown": "30", "--d-model": "128", "--max-length": "64"}.items():
         assert flags[flag] == value
     assert flags["--mechanism"] == "softmax" and flags["--decoder-mechanism"] == "retention"
