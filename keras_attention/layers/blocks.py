@@ -178,6 +178,11 @@ class EncoderBlock(_Block):
         y = self.attention_residual(tf.cast(x, self.compute_dtype), h, training=training)
         return self._masked(x, self._feed(y, training))
 
+    def attention_scores(self, x, bias=None):
+        """The weights [B, H, T, T] with which this block attends to x [B, T, d_model], for pictures of them."""
+        h = self.attention_residual.before(tf.cast(x, self.compute_dtype))
+        return self.attention(h, bias=bias, return_attention_scores=True)[1]
+
 
 @keras.saving.register_keras_serializable("keras_attention")
 class DecoderBlock(_Block):

@@ -209,10 +209,18 @@ class HybridViT(ImageModel):
         """What the convolutions give, and the output of each block: num_layers + 1 tensors [B, P + N, d_model]."""
         x, grid = self.embed(images, training=training)
         states = [x]
-        for i, block in enumerate(self.blocks):
-            bias = self.relative_biases[i](grid) if self.relative_biases else None
+        for block, bias in zip(self.blocks, self._biases(grid)):
             states.append(block(states[-1], bias=bias, training=training))
         return states
+
+    def attention_scores(self, images):
+        """The weights of attention of each block: a list of num_layers tensors [B, H, P + N, P + N]."""
+        _, grid = self.embed(images)
+        states = self.hidden_states(images)
+        return [block.attention_scores(x, bias) for block, x, bias in zip(self.blocks, states, self._biases(grid))]
+
+    def _biases(self, grid):
+        return [bias(grid) for bias in self.relative_biases] or [None] * len(self.blocks)
 
     def features(self, images, training=False):
         """Tokens after the last normalisation: [B, P + N, d_model], the class token first where there is one."""

@@ -198,6 +198,11 @@ class ViT(ImageModel):
             states.append(block(states[-1], training=training))
         return states
 
+    def attention_scores(self, images):
+        """The weights of attention of each block: a list of num_layers tensors [B, H, 1 + N, 1 + N]."""
+        states = self.hidden_states(images)
+        return [block.attention_scores(x) for block, x in zip(self.blocks, states)]
+
     def features(self, images, training=False):
         """Tokens after the last normalisation: [B, 1 + N, d_model], the class token first where there is one."""
         return self.final_norm(self.hidden_states(images, training=training)[-1])
