@@ -1,8 +1,9 @@
 """Measured figures kept on disk, so that an interrupted benchmark goes on where it was."""
 
 import json
-import os
 from pathlib import Path
+
+from benchmarks.harness import replace_file
 
 
 class Cells:
@@ -34,9 +35,5 @@ class Cells:
         if name not in self._found:
             self._found[name] = json.loads(json.dumps(measure(*arguments)))
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-            beside.write_text(
-                json.dumps({"settings": self.settings, "figures": self._found}, indent=1), encoding="utf-8"
-            )
-            os.replace(beside, self.path)
+            replace_file(self.path, json.dumps({"settings": self.settings, "figures": self._found}, indent=1))
         return self._found[name]

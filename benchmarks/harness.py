@@ -352,10 +352,7 @@ class Report:
 
 
 def append_results(section, markdown, path=RESULTS):
-    """Put `markdown` under the heading `## section` of `path`, replacing the section that has this title.
-
-    The file is written beside and renamed into place: a reader or an interrupted run never meets half of it.
-    """
+    """Put `markdown` under the heading `## section` of `path`, replacing the section that has this title."""
     path = Path(path)
     before = path.read_text(encoding="utf-8") if path.exists() else "# Results\n"
     heading = f"## {section}"
@@ -375,7 +372,12 @@ def append_results(section, markdown, path=RESULTS):
         while kept and not kept[-1].strip():
             kept.pop()
         kept += ["", *block]
-    text = "\n".join(kept).rstrip() + "\n"
+    replace_file(path, "\n".join(kept).rstrip() + "\n")
+
+
+def replace_file(path, text):
+    """Write a file beside its place and rename it into place: no reader or interrupted run meets half of it."""
+    path = Path(path)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=path.name, delete=False) as beside:
         beside.write(text)
     os.chmod(beside.name, 0o644)  # temporary files are private
