@@ -65,7 +65,7 @@ def main(argv=None):
             started = _stored(run) is not None
             if not options.no_training and not train_once(name, run, resume=started):
                 failed.append(name)
-        report = table({name: run for name, run in wanted.items() if is_finished(run)}, failed)
+        report = table({name: run for name, run in wanted.items() if is_finished(run)}, wanted, failed)
     except UsageError as error:
         parser.error(str(error))
     except KeyboardInterrupt:
@@ -121,12 +121,12 @@ def _stored(options):
     return stored
 
 
-def table(runs, failed=()):
+def table(runs, wanted=(), failed=()):
     """The report: one row for each finished run, the best first.
 
     Args:
         runs: name -> `TrainOptions` of finished runs.
-        failed: names of runs that failed, for a note.
+        wanted, failed: names of the runs that should be there, and of those that failed, for the notes.
     """
     report = Report(TITLE)
     metrics = {name: RunFolder(options.out).read_metrics() for name, options in runs.items()}
@@ -160,8 +160,10 @@ def table(runs, failed=()):
         "axial is not here: a sentence has no rows and columns. softmax-rolling trains as softmax does and decodes "
         "with a ring of the last 64 positions."
     )
-    for name in failed:
-        report.notes.append(f"{name} failed.")
+    unfinished = [name for name in wanted if name not in runs and name not in failed]
+    for names, what in ((unfinished, "not trained to the end"), (failed, "failed")):
+        if names:
+            report.notes.append(f"{what}: {', '.join(names)}")
     return report
 
 

@@ -53,7 +53,7 @@ def test_missing_runs_are_trained_with_the_demos_options_and_finished_ones_skipp
     codes["lsh"] = 1
     assert demo_mechanisms.main(arguments) == 1
     said = capsys.readouterr().out
-    assert "lsh: failed with code 1: the last line" in said and "lsh failed." in said
+    assert "lsh: failed with code 1: the last line" in said and "failed: lsh\n" in said
     assert [name for name, _ in calls] == ["softmax", "lsh", "retention-decoder"]
     command = calls[2][1]
     assert command[1:5] == ["-m", "keras_attention.cli", "train", "translation"]
@@ -95,11 +95,11 @@ def test_the_table(trainings, tmp_path):
     names = ["lsh", "relu"]
     demo_mechanisms.main(["--out", str(tmp_path), "--steps", "50", "--runs", *names])
     options = {n: demo_mechanisms.demo_options(tmp_path / n, steps=50, **demo_mechanisms.RUNS[n]) for n in names}
-    text = demo_mechanisms.table(options, failed=["random"]).markdown()
+    text = demo_mechanisms.table(options, wanted=[*names, "random", "linear"], failed=["random"]).markdown()
     lsh = demo_mechanisms.RUNS["lsh"]["mechanism"]
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert rows[2:] == [  # the best first
         "| relu | relu | auto | 52.0% | date 25.0% | 0.125 | 50 | 1,234,567 | 61 s |",
         f"| lsh | {lsh} | auto | 51.0% | date 25.0% | 0.125 | 50 | 1,234,567 | 61 s |",
     ]
-    assert "- random failed." in text
+    assert "- failed: random\n" in text and "- not trained to the end: linear\n" in text

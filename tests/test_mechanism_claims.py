@@ -111,9 +111,12 @@ def test_all_claims_are_measured_and_written(tmp_path, monkeypatch, capsys):
     others = [line for line in before.splitlines() if not line.startswith(ours)]
     assert [line for line in after.splitlines() if not line.startswith(ours)] == others
     assert "Holds from T = 2048 on, not below." in capsys.readouterr().out
-    # Again with --resume: nothing is measured twice.
+    # Again with --resume: nothing is measured twice, but what was trained since is read.
     asked.clear()
+    del quality["bigbird"]
     assert mechanism_claims.main(["--cells", cells, "--resume", "--only", "BigBird"]) == 0 and not asked
+    said = capsys.readouterr().out
+    assert "no change in quality without the runs of bigbird" in said and "change in quality not measured" in said
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,7 @@ def test_all_claims_are_measured_and_written(tmp_path, monkeypatch, capsys):
         (["--only", "magic"], "--only 'magic' is in the name of none: block-sparse"),
         (["--longest", "600"], "--longest must be at least 2048"),
         (["--save", "--only", "BigBird"], "--save writes all claims"),
-        (["--save", "--runs", "nowhere"], "--save needs the runs under nowhere"),
+        (["--rounds", "0"], "--rounds must be at least 1"),
     ],
 )
 def test_bad_arguments_are_one_line(arguments, message, tmp_path, capsys):
