@@ -52,6 +52,11 @@ class TrainOptions(RunOptions):
     mlp_dim: int | None = option(None, "Width of the feed-forward layers; 4 * d_model by default.", least=1)
     dropout: float = option(0.1, "Dropout rate.", least=0, below=1)
     share_embeddings: bool = option(True, "One embedding table for source, target and output.")
+    remat: bool = option(
+        False,
+        "Compute every block again for its gradient (gradient checkpointing): less memory, more time, the same model.",
+        fixed=False,
+    )
     # --- training
     tokens_per_batch: int = option(4096, "Tokens in a batch, padding included, on the longer side.", least=1)
     learning_rate: float = option(1e-3, "Learning rate at the end of the warm-up.", above=0)

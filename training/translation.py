@@ -123,6 +123,7 @@ class _Run(ModelRun):
                 dropout_rate=options.dropout,
                 max_length=options.max_length,
                 share_embeddings=options.share_embeddings,
+                remat=options.remat,
                 seed=options.seed,
             )
             model.build()

@@ -1,9 +1,12 @@
 """Encoder and decoder blocks of the Transformer."""
 
+import functools
+
 import keras
 import tensorflow as tf
 
 from keras_attention.layers import implicit_masks
+from keras_attention.layers.checkpointing import checkpointed
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.residual import Residual
@@ -25,11 +28,13 @@ class _Block(keras.layers.Layer):
         dropout_rate=0.0,
         attention_dropout_rate=0.0,
         activation="relu",
+        gated_mlp=False,
         norm="pre",
         residual="add",
         layer_scale=None,
         drop_path_rate=0.0,
         epsilon=1e-6,
+        remat=False,
         seed=None,
         **kwargs,
     ):
@@ -44,16 +49,19 @@ class _Block(keras.layers.Layer):
         self.dropout_rate = checks.rate("dropout_rate", dropout_rate)
         self.attention_dropout_rate = checks.rate("attention_dropout_rate", attention_dropout_rate)
         self.activation = keras.activations.get(activation)
+        self.gated_mlp = bool(gated_mlp)
         self.norm = norm
         self.residual = residual
         self.layer_scale = layer_scale
         self.drop_path_rate = drop_path_rate
         self.epsilon = epsilon
+        self.remat = bool(remat)
         self.seed = seed
         self.supports_masking = True
         self.feed_forward = FeedForward(
             mlp_dim,
             activation=self.activation,
+            gated=self.gated_mlp,
             dropout_rate=dropout_rate,
             seed=self._part_seed(0),
             dtype=self.dtype_policy,
@@ -96,6 +104,11 @@ class _Block(keras.layers.Layer):
         for part in self._flatten_layers(include_self=False, recursive=False):
             part.build(x_shape)
 
+    def _run(self, function, *inputs, training, **options):
+        """`function(*inputs, **options)`, checkpointed where the block is to be and a gradient is to be expected."""
+        function = functools.partial(function, training=training, **options)
+        return checkpointed(self, function, *inputs) if self.remat and training else function(*inputs)
+
     def _feed(self, x, training):
         h = self.feed_forward(self.feed_forward_residual.before(x), training=training)
         return self.feed_forward_residual(x, h, training=training)
@@ -120,11 +133,13 @@ class _Block(keras.layers.Layer):
             "dropout_rate": self.dropout_rate,
             "attention_dropout_rate": self.attention_dropout_rate,
             "activation": keras.activations.serialize(self.activation),
+            "gated_mlp": self.gated_mlp,
             "norm": self.norm,
             "residual": self.residual,
             "layer_scale": self.layer_scale,
             "drop_path_rate": self.drop_path_rate,
             "epsilon": self.epsilon,
+            "remat": self.remat,
             "seed": self.seed,
         }
 
@@ -139,10 +154,12 @@ class EncoderBlock(_Block):
         num_kv_heads: heads of keys and values, `num_heads` by default.
         dropout_rate: of the sub-layers' outputs and inside the feed-forward layer.
         attention_dropout_rate: of the attention weights.
-        activation: of the feed-forward layer.
+        activation: of the feed-forward layer. gated_mlp: whether that layer is gated, see `FeedForward`.
         norm: "pre" (steadier in deep stacks; put a last normalisation after the stack) or "post" (the first paper's).
         residual: "add" or "gated"; layer_scale, drop_path_rate: see `Residual`.
         epsilon: of the layer normalisations.
+        remat: compute the block again for its gradient in place of keeping what is in it (gradient checkpointing): less
+            memory in training for the time of one more forward pass, and the same numbers.
         seed: of the dropout.
 
     Call arguments:
@@ -150,9 +167,10 @@ class EncoderBlock(_Block):
         padding_mask: boolean [B, T], True = a real position; x's implicit mask is honoured as well.
         attention_mask: see `MultiHeadAttention`'s mask. bias: additive, [.., T, T].
         use_causal_mask: hide the future.
+        state: a decoding state of `init_state`: x is new tokens only, which see the past and themselves.
 
     Returns:
-        [B, T, d_model].
+        [B, T, d_model], and the new state where one was given.
 
     Reference: Vaswani et al., "Attention Is All You Need", 2017, https://arxiv.org/abs/1706.03762
     """
@@ -162,21 +180,35 @@ class EncoderBlock(_Block):
         self.attention = self._attention("attention", mechanism, 2)
         self.attention_residual = self._bypass("attention", 3)
 
-    def call(self, x, padding_mask=None, attention_mask=None, bias=None, use_causal_mask=False, training=False):
+    def call(
+        self,
+        x,
+        padding_mask=None,
+        attention_mask=None,
+        bias=None,
+        use_causal_mask=False,
+        state=None,
+        training=False,
+    ):
         mask = implicit_masks.get(x)
-        h = self.attention_residual.before(tf.cast(x, self.compute_dtype))
-        h = self.attention(
-            h,
-            mask=attention_mask,
-            v_mask=mask,
-            q_mask=mask,
-            padding_mask=padding_mask,
-            bias=bias,
-            use_causal_mask=use_causal_mask,
-            training=training,
-        )
-        y = self.attention_residual(tf.cast(x, self.compute_dtype), h, training=training)
-        return self._masked(x, self._feed(y, training))
+        limits = {"mask": attention_mask, "padding_mask": padding_mask, "v_mask": mask, "q_mask": mask}
+        y = tf.cast(x, self.compute_dtype)
+        if state is None:
+            y = self._run(self._forward, y, bias, limits=limits, use_causal_mask=use_causal_mask, training=training)
+            return self._masked(x, y)
+        h = self.attention_residual.before(y)
+        h, state = self.attention(h, **limits, bias=bias, state=state, training=training)
+        y = self.attention_residual(y, h, training=training)
+        return self._masked(x, self._feed(y, training)), state
+
+    def _forward(self, y, bias, *, limits, use_causal_mask, training):
+        h = self.attention_residual.before(y)
+        h = self.attention(h, **limits, bias=bias, use_causal_mask=use_causal_mask, training=training)
+        return self._feed(self.attention_residual(y, h, training=training), training)
+
+    def init_state(self, batch_size, max_length=None):
+        """An empty decoding state, see `MultiHeadAttention.init_state`."""
+        return self.attention.init_state(batch_size, max_length)
 
     def attention_scores(self, x, bias=None):
         """The weights [B, H, T, T] with which this block attends to x [B, T, d_model], for pictures of them."""
@@ -215,23 +247,32 @@ class DecoderBlock(_Block):
     def call(self, x, memory, padding_mask=None, memory_mask=None, state=None, training=False):
         mask = implicit_masks.get(x)
         limits = {"padding_mask": padding_mask, "v_mask": mask, "q_mask": mask}
+        # Said in so many words: a cast or a checkpoint on the way to the cross-attention takes an implicit mask off.
+        memory_limits = {"q_mask": mask}
+        if not isinstance(memory, dict):
+            memory_limits |= {"padding_mask": memory_mask, "k_mask": implicit_masks.get(memory)}
         y = tf.cast(x, self.compute_dtype)
-        h = self.attention_residual.before(y)
         if state is None:
-            h = self.attention(h, **limits, use_causal_mask=True, training=training)
-        else:
-            h, state = self.attention(h, **limits, state=state, training=training)
+            options = {"limits": limits, "memory_limits": memory_limits}
+            return self._masked(x, self._run(self._forward, y, memory, **options, training=training))
+        h = self.attention_residual.before(y)
+        h, state = self.attention(h, **limits, state=state, training=training)
         y = self.attention_residual(y, h, training=training)
+        return self._masked(x, self._after_self_attention(y, memory, memory_limits, training)), state
+
+    def _forward(self, y, memory, *, limits, memory_limits, training):
+        h = self.attention_residual.before(y)
+        h = self.attention(h, **limits, use_causal_mask=True, training=training)
+        y = self.attention_residual(y, h, training=training)
+        return self._after_self_attention(y, memory, memory_limits, training)
+
+    def _after_self_attention(self, y, memory, limits, training):
         h = self.cross_attention_residual.before(y)
         if isinstance(memory, dict):
-            h = self.cross_attention(q=h, memory=memory, training=training)
+            h = self.cross_attention(q=h, memory=memory, **limits, training=training)
         else:
-            h = self.cross_attention(
-                memory, memory, h, padding_mask=memory_mask, k_mask=implicit_masks.get(memory), training=training
-            )
-        y = self.cross_attention_residual(y, h, training=training)
-        y = self._masked(x, self._feed(y, training))
-        return y if state is None else (y, state)
+            h = self.cross_attention(memory, memory, h, **limits, training=training)
+        return self._feed(self.cross_attention_residual(y, h, training=training), training)
 
     def init_state(self, batch_size, max_length=None):
         """An empty decoding state, see `MultiHeadAttention.init_state`."""

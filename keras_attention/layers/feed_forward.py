@@ -12,15 +12,19 @@ class FeedForward(keras.layers.Layer):
     Args:
         mlp_dim: width between.
         activation: its name or function.
-        dropout_rate: dropout after the activation, in training.
+        gated: multiply the activation by a third dense layer of x, [B, T, mlp_dim]; with activation "silu" that is
+            SwiGLU. It has half as many weights again: take two thirds of the width for the same cost.
+        dropout_rate: dropout before the last layer, in training.
 
-    Reference: Vaswani et al., "Attention Is All You Need", 2017, https://arxiv.org/abs/1706.03762
+    Reference: Vaswani et al., "Attention Is All You Need", 2017, https://arxiv.org/abs/1706.03762; gated: Shazeer, "GLU
+    Variants Improve Transformer", 2020, https://arxiv.org/abs/2002.05202 (there without biases)
     """
 
-    def __init__(self, mlp_dim, *, activation="relu", dropout_rate=0.0, seed=None, **kwargs):
+    def __init__(self, mlp_dim, *, activation="relu", gated=False, dropout_rate=0.0, seed=None, **kwargs):
         super().__init__(**kwargs)
         self.mlp_dim = checks.positive_int("mlp_dim", mlp_dim)
         self.activation = keras.activations.get(activation)
+        self.gated = bool(gated)
         self.dropout_rate = checks.rate("dropout_rate", dropout_rate)
         self.seed = seed
         self.supports_masking = True
@@ -31,10 +35,16 @@ class FeedForward(keras.layers.Layer):
         self.inner = keras.layers.Dense(self.mlp_dim, activation=self.activation, dtype=self.dtype_policy, name="inner")
         self.outer = keras.layers.Dense(width, dtype=self.dtype_policy, name="outer")
         self.inner.build(x_shape)
+        if self.gated:
+            self.gate = keras.layers.Dense(self.mlp_dim, dtype=self.dtype_policy, name="gate")
+            self.gate.build(x_shape)
         self.outer.build((*x_shape[:-1], self.mlp_dim))
 
     def call(self, x, training=False):
-        return self.outer(self.dropout(self.inner(x), training=training))
+        h = self.inner(x)
+        if self.gated:
+            h = h * self.gate(x)
+        return self.outer(self.dropout(h, training=training))
 
     def compute_output_shape(self, x_shape):
         return x_shape
@@ -44,6 +54,7 @@ class FeedForward(keras.layers.Layer):
             **super().get_config(),
             "mlp_dim": self.mlp_dim,
             "activation": keras.activations.serialize(self.activation),
+            "gated": self.gated,
             "dropout_rate": self.dropout_rate,
             "seed": self.seed,
         }

@@ -13,11 +13,8 @@ from keras_attention.layers import (
 )
 from keras_attention.mechanisms import base as mechanisms
 from keras_attention.models import weights_files
+from keras_attention.models.reading import PAD, Reading, empty_counts, own_part, token_positions
 from keras_attention.ops import checks, kv_cache
-
-PAD = 0
-# What every layer's state holds alike; the model keeps it once.
-_SHARED = ("lengths", "valid")
 
 
 @keras.saving.register_keras_serializable("keras_attention")
@@ -41,6 +38,7 @@ class Transformer(keras.Model):
         max_length: the longest sequence that generation makes, and that learned positions know.
         share_embeddings: one table for source, target and output; needs equal vocabularies.
         tie_output: the output projection is the target's embedding table.
+        remat: compute every block again for its gradient (gradient checkpointing), see `EncoderBlock`.
         seed: of the dropout.
 
     Call arguments:
@@ -80,6 +78,7 @@ class Transformer(keras.Model):
         max_length=256,
         share_embeddings=False,
         tie_output=True,
+        remat=False,
         seed=None,
         **kwargs,
     ):
@@ -105,6 +104,7 @@ class Transformer(keras.Model):
             "max_length": checks.positive_int("max_length", max_length),
             "share_embeddings": bool(share_embeddings),
             "tie_output": bool(tie_output),
+            "remat": bool(remat),
             "seed": seed,
         }
         if share_embeddings and source_vocab_size != target_vocab_size:
@@ -123,6 +123,7 @@ class Transformer(keras.Model):
             "activation": activation,
             "norm": norm,
             "residual": residual,
+            "remat": remat,
             "dtype": self.dtype_policy,
         }
         mlp_dim = 4 * d_model if mlp_dim is None else mlp_dim
@@ -247,14 +248,11 @@ class Transformer(keras.Model):
             projected = block.project_memory(memory, memory_mask)
             own = block.init_state(batch, max_length)
             layers[str(i)] = {
-                "self": {name: x for name, x in own.items() if name not in _SHARED},
+                "self": own_part(own),
                 "memory": {"key": projected["key"], "value": projected["value"]},
             }
-        # A rolling state has lengths even where none was asked to have a size; a recurrent one has neither.
-        counts = "lengths" if "lengths" in own or max_length is not None else "valid"
         return {
-            counts: tf.zeros([batch] if counts == "lengths" else [batch, 0], tf.int32),
-            "overflow": tf.zeros([batch], tf.int32),
+            **empty_counts(batch, max_length, own),
             "memory_valid": tf.cast(memory_mask, tf.int32),
             "layers": layers,
         }
@@ -265,35 +263,17 @@ class Transformer(keras.Model):
         Returns:
             `(logits, state)`: float32 [B, T, target_vocab_size], and the new state. Padding is read over.
         """
-        valid = tf.not_equal(tokens, PAD)
-        shared = {name: state[name] for name in _SHARED if name in state}
-        past = shared["lengths"] if "lengths" in shared else tf.reduce_sum(shared["valid"], axis=1)
-        counts = tf.cumsum(tf.cast(valid, tf.int32), axis=1)
-        # Padding stands where the last real token before it stands: it asks for no position past a full row's end.
-        positions = tf.maximum(past[:, None] + counts - 1, 0)
-        total = past + counts[:, -1]
-        overflow = self._overflow(state, total)
-        if "lengths" in shared:
-            new_shared = {"lengths": total if overflow is None else tf.where(overflow, past, total)}
-        else:
-            new_shared = {"valid": tf.concat([shared["valid"], tf.cast(valid, tf.int32)], axis=1)}
-        x = self._embed(self.target_embedding, self.target_positions, tokens, positions=positions)
+        old = [state["layers"][str(i)] for i in range(len(self.decoder_blocks))]
+        reading = Reading(
+            tokens, state, [(block.attention, layer["self"]) for block, layer in zip(self.decoder_blocks, old)]
+        )
+        x = self._embed(self.target_embedding, self.target_positions, tokens, positions=reading.positions)
         layers = {}
         for i, block in enumerate(self.decoder_blocks):
-            layer = state["layers"][str(i)]
-            memory = {**layer["memory"], "valid": state["memory_valid"]}
-            x, own = block(x, memory, padding_mask=valid, state={**layer["self"], **shared})
-            layers[str(i)] = {
-                "self": {name: value for name, value in own.items() if name not in _SHARED},
-                "memory": layer["memory"],
-            }
-        flags = state["overflow"] if overflow is None else tf.maximum(state["overflow"], tf.cast(overflow, tf.int32))
-        return self._logits(x), {
-            **new_shared,
-            "overflow": flags,
-            "memory_valid": state["memory_valid"],
-            "layers": layers,
-        }
+            memory = {**old[i]["memory"], "valid": state["memory_valid"]}
+            x, own = block(x, memory, padding_mask=reading.valid, state=reading.layer_states[i])
+            layers[str(i)] = {"self": own_part(own), "memory": old[i]["memory"]}
+        return self._logits(x), {**reading.counts, "memory_valid": state["memory_valid"], "layers": layers}
 
     def step(self, tokens, state):
         """Reads one target id per row, [B]; returns `(logits [B, target_vocab_size], state)`.
@@ -348,8 +328,7 @@ class Transformer(keras.Model):
     def _embed(self, embedding, encoding, ids, positions=None, training=False):
         limit = None
         if positions is None:
-            # Counted over real tokens, as in decoding: padding on the left moves nothing.
-            positions = tf.maximum(tf.cumsum(tf.cast(tf.not_equal(ids, PAD), tf.int32), axis=1) - 1, 0)
+            positions = token_positions(ids)
             limit = checks.sizes(positions)[1]
         return self.embedding_dropout(encoding(embedding(ids), positions=positions, limit=limit), training=training)
 
@@ -359,14 +338,3 @@ class Transformer(keras.Model):
         if self.output_dense is not None:
             return tf.cast(self.output_dense(x), tf.float32)
         return self.target_embedding.logits(x)
-
-    def _overflow(self, state, total):
-        """Boolean [B], rows that would run past the end of a layer's state; None where no state has an end."""
-        overflow = None
-        for i, block in enumerate(self.decoder_blocks):
-            own = {**state["layers"][str(i)]["self"], **{n: state[n] for n in _SHARED if n in state}}
-            capacity = block.attention.mechanism.capacity(own)
-            if capacity is not None:
-                beyond = total > capacity
-                overflow = beyond if overflow is None else tf.logical_or(overflow, beyond)
-        return overflow
