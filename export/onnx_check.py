@@ -17,6 +17,7 @@ from keras_attention.export.comparing import (
     random_ids,
     random_inputs,
 )
+from keras_attention.export.decoding_check import compare_decoding, inputs_of
 from keras_attention.export.onnx_graph import require_packages
 from keras_attention.export.own_models import output_names
 from keras_attention.export.report import Comparison
@@ -24,6 +25,9 @@ from keras_attention.export.state_names import named
 from keras_attention.generation.array_beam import array_beam_search
 from keras_attention.generation.best_answer import best_answer
 from keras_attention.text import BOS_ID, EOS_ID, PAD_ID
+
+# What the names of a decoding state's tensors begin with, on their way into a graph and out of it.
+PAST, PRESENT = "past.", "present."
 
 
 class Graph:
@@ -72,6 +76,24 @@ def compare_own(model, path, own, samples):
         for name, x in output_names(model, model(sample, training=False)).items():
             comparison.numbers(name, got[name], outward(x))
     return comparison
+
+
+def compare_decoder(model, folder, capacity, comparison):
+    """prefill.onnx and decode_step.onnx of a model without an encoder, added to `comparison`."""
+    rng = np.random.default_rng(0)
+    served = {name: _by_keyword(Graph(folder / f"{name}.onnx")) for name in ("prefill", "decode_step")}
+    for ids, real in inputs_of(model, capacity, rng):
+        compare_decoding(model, served, ids, real, capacity, rng, comparison)
+
+
+def _by_keyword(graph):
+    """A graph as a function of keywords, whose state has the same names on both sides."""
+
+    def call(**given):
+        outputs = graph({**given, **{PAST + name: x for name, x in given.items()}})
+        return {name.removeprefix(PRESENT): x for name, x in outputs.items()}
+
+    return call
 
 
 def compare_transformer(model, folder, *, beams, length_penalty):

@@ -8,11 +8,14 @@ import tensorflow as tf
 import keras_attention
 from keras_attention.errors import UsageError
 from keras_attention.export import folders, onnx_check, onnx_graph
+from keras_attention.export.onnx_check import PAST, PRESENT
 from keras_attention.export.onnx_config import write_configs
 from keras_attention.export.own_models import own_endpoint
 from keras_attention.export.report import ExportReport
 from keras_attention.export.search_options import refuse_unused, search_options
+from keras_attention.export.signatures import capacity_of, decodes, decoding_endpoints, has_encoder
 from keras_attention.export.transformer_graphs import TransformerGraphs
+from keras_attention.models.decoder_lm import DecoderLM
 from keras_attention.models.transformer import Transformer
 
 
@@ -23,6 +26,7 @@ def export_onnx(
     tokenizer=None,
     beams=None,
     length_penalty=None,
+    max_length=None,
     input_signature=None,
     samples=None,
     external_data_over=onnx_graph.EXTERNAL_DATA_OVER,
@@ -38,7 +42,11 @@ def export_onnx(
     written in float32, in which its weights are kept anyway. Where keys and values have fewer heads than queries they
     are repeated, as the layout cannot say it. Decoders whose state is not growing keys and values are refused.
 
-    Any other `keras.Model` becomes model.onnx, with the names of its own inputs and outputs.
+    Any other `keras.Model` becomes model.onnx, with the names of its own inputs and outputs. One that decodes without
+    an encoder, such as `keras_attention.models.DecoderLM`, also becomes prefill.onnx and decode_step.onnx, with the
+    inputs, the fixed-size state and the behaviour past its end that `export_saved_model` describes. No two tensors of a
+    graph can have one name: the state's "layers.0.key" comes out as "present.layers.0.key" and goes in again as
+    "past.layers.0.key".
 
     Args:
         model: a built `keras.Model`.
@@ -46,6 +54,7 @@ def export_onnx(
         tokenizer: `keras_attention.text.SentencePieceTokenizer`, saved beside the graphs.
         beams, length_penalty: of the search, 1 and 0.6 by default, for clients: noted in generation_config.json and
             export.json.
+        max_length: size of the decoding state of a model without an encoder; its own `max_length` by default.
         input_signature: for another model that is subclassed, nested `tf.TensorSpec` of its argument.
         samples: for another model, a list of its inputs to compare with; random ones by default.
         external_data_over: bytes of weights from which on a graph keeps them in a file beside it (a protobuf ends at
@@ -67,9 +76,14 @@ def export_onnx(
     if isinstance(model, Transformer):
         why = "what a Transformer takes, and is compared on, is known"
         refuse_unused(why, input_signature=input_signature, samples=samples)
+        refuse_unused("the state of a Transformer's ONNX folder grows", max_length=max_length)
     else:
         why = "only the ONNX folder of a Transformer holds texts and a search"
         refuse_unused(why, tokenizer=tokenizer, beams=beams, length_penalty=length_penalty)
+    decoder = decodes(model) and not has_encoder(model)
+    if not decoder:
+        refuse_unused("the model has no decoding state of its own", max_length=max_length)
+    capacity = capacity_of(model, max_length) if decoder else None
     options = search_options(beams, length_penalty)
     with folders.beside(path) as temporary:
         if isinstance(model, Transformer):
@@ -82,16 +96,22 @@ def export_onnx(
                 tokenizer.save(temporary / "tokenizer.model")
             comparison = onnx_check.compare_transformer(model, temporary, **options)
         else:
+            # A user's own model is taken as it is: how to make one in another precision is not known.
+            model = in_float32(model) if isinstance(model, DecoderLM) else model
             graphs, own = _own_graph(model, input_signature)
+            if decoder:
+                graphs |= _decoding_graphs(model, capacity)
             for name, (function, inputs, outputs) in graphs.items():
                 onnx_graph.write(temporary / name, function, inputs, outputs, model.variables, external_data_over)
             comparison = onnx_check.compare_own(model, temporary / "model.onnx", own, samples)
+            if decoder:
+                onnx_check.compare_decoder(model, temporary, capacity, comparison)
         content = {
             "kind": "onnx",
             "keras_attention": keras_attention.__version__,
             "opset": onnx_graph.OPSET,
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "options": options if isinstance(model, Transformer) else {},
+            "options": options if isinstance(model, Transformer) else {"max_length": capacity} if decoder else {},
             "files": {
                 name: {"inputs": [port.name for port in inputs], "outputs": [port.name for port in outputs]}
                 for name, (_, inputs, outputs) in graphs.items()
@@ -116,7 +136,18 @@ def in_float32(model):
 def _own_graph(model, input_signature):
     """`(graphs, (endpoint, structure))` of another model: one function, traced as a signature is."""
     own = own_endpoint(model, input_signature)
-    endpoint = own[0]
+    return {"model.onnx": _graph_of(own[0])}, own
+
+
+def _decoding_graphs(model, capacity):
+    """prefill.onnx and decode_step.onnx: the signatures of those names, with a state that enters and leaves as such."""
+    prefill, step = decoding_endpoints(model, capacity)
+    state = {spec.name for spec in step.inputs} - {"token"}
+    return {f"{endpoint.name}.onnx": _graph_of(endpoint, state) for endpoint in (prefill, step)}
+
+
+def _graph_of(endpoint, state=()):
+    """`(function, inputs, outputs)` of a signature; the tensors named in `state` are past.NAME and present.NAME."""
     wrong = [spec.name for spec in [*endpoint.inputs, *endpoint.outputs.values()] if spec.dtype == tf.string]
     if wrong:
         raise UsageError(f"{wrong[0]!r} holds text, which ONNX Runtime has no operations for. Export a SavedModel.")
@@ -126,9 +157,12 @@ def _own_graph(model, input_signature):
         results = endpoint.function(*tensors)
         return [results[name] for name in names]
 
-    inputs = [onnx_graph.Port(spec.name, _axes(spec), spec.dtype) for spec in endpoint.inputs]
-    outputs = [onnx_graph.Port(name, _axes(endpoint.outputs[name])) for name in names]
-    return {"model.onnx": (function, inputs, outputs)}, own
+    def port(spec, prefix):
+        return onnx_graph.Port((prefix if spec.name in state else "") + spec.name, _axes(spec), spec.dtype)
+
+    inputs = [port(spec, PAST) for spec in endpoint.inputs]
+    outputs = [port(endpoint.outputs[name], PRESENT) for name in names]
+    return function, inputs, outputs
 
 
 def _axes(spec):

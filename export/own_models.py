@@ -16,8 +16,8 @@ def own_endpoint(model, input_signature=None):
 
     Args:
         model: a built `keras.Model`.
-        input_signature: `tf.TensorSpec`, or a nested structure of them, as the model is called with; needed for a
-            subclassed model, whose inputs Keras does not record.
+        input_signature: `tf.TensorSpec`, or a nested structure of them, as the model is called with; the model's own
+            `call_signature` by default. Needed for a subclassed model without one, whose inputs Keras does not record.
 
     Returns:
         `(endpoint, structure)`, the second the nested `TensorSpec` of the model's argument.
@@ -58,6 +58,8 @@ def _own_name(spec, path, structure):
 
 
 def _inputs_of(model):
+    if hasattr(model, "call_signature"):
+        return model.call_signature
     structure = getattr(_functional(model), "_inputs_struct", None)
     if structure is None:
         raise UsageError(

@@ -5,18 +5,8 @@ import tensorflow as tf
 
 from keras_attention.errors import UsageError
 from keras_attention.export.boundary import outward
-from keras_attention.export.comparing import (
-    ANSWER_TOKENS,
-    BATCHES,
-    FIRST_ID,
-    LENGTHS,
-    STEPS,
-    answer_scores,
-    masked,
-    random_ids,
-    random_inputs,
-    vocabulary_of,
-)
+from keras_attention.export.comparing import ANSWER_TOKENS, FIRST_ID, LENGTHS, answer_scores, masked, random_inputs
+from keras_attention.export.decoding_check import compare_decoding, inputs_of
 from keras_attention.export.own_models import output_names
 from keras_attention.export.report import Comparison
 from keras_attention.export.signatures import decodes, has_encoder
@@ -24,7 +14,7 @@ from keras_attention.export.state_names import named
 from keras_attention.generation.best_answer import best_answer
 from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.generation.source_ids import source_ids
-from keras_attention.text import BOS_ID, PAD_ID
+from keras_attention.text import PAD_ID
 
 
 def compare(model, served, *, capacity, tokenizer, own, samples, beams, length_penalty):
@@ -58,57 +48,14 @@ def compare(model, served, *, capacity, tokenizer, own, samples, beams, length_p
                 comparison.numbers(name, got[name], outward(x))
     if not decodes(model):
         return comparison
-    vocabulary = getattr(model, "source_vocab_size", None) or vocabulary_of(model)
-    # A prompt shares the state with the steps after it; a source does not.
-    longest = capacity if has_encoder(model) else max(1, capacity - 1)
-    lengths = sorted({min(length, longest) for length in LENGTHS})
-    for batch in BATCHES:
-        for length in lengths:
-            ids, real = random_ids(rng, batch, length, vocabulary)
-            _decoding(model, served, ids, real, capacity, rng, comparison)
-            if has_encoder(model):
-                _answers(model, served, ids, real, capacity, comparison, beams=beams, length_penalty=length_penalty)
+    for ids, real in inputs_of(model, capacity, rng):
+        compare_decoding(model, served, ids, real, capacity, rng, comparison)
+        if has_encoder(model):
+            _answers(model, served, ids, real, capacity, comparison, beams=beams, length_penalty=length_penalty)
     if tokenizer is not None and has_encoder(model):
         _texts(served, tokenizer, rng, capacity)
         comparison.differences["texts"] = 0.0
     return comparison
-
-
-def _decoding(model, served, ids, real, capacity, rng, comparison):
-    source = tf.constant(masked(ids, real))
-    inputs = {"input_ids": tf.constant(ids), "input_lengths": tf.constant(real)}
-    if has_encoder(model):
-        got = served["encode"](**inputs)
-        comparison.numbers("encode", got["memory"], outward(model.encode(source)))
-        vocabulary = getattr(model, "target_vocab_size", None) or vocabulary_of(model)
-        target, target_real = random_ids(rng, len(ids), min(2, max(1, capacity - 1)), vocabulary)
-        target[:, 0] = BOS_ID if vocabulary > BOS_ID else 0
-        inputs |= {"target_ids": tf.constant(target), "target_lengths": tf.constant(target_real)}
-        prompt, prompt_real = tf.constant(masked(target, target_real)), target_real
-        state = model.init_state(source, max_length=capacity)
-    else:
-        vocabulary, prompt, prompt_real = vocabulary_of(model), source, real
-        state = model.init_state(len(ids), max_length=capacity)
-    logits, state = model.prefill(prompt, state)
-    got = dict(served["prefill"](**inputs))
-    _decoded("prefill", got, logits, state, comparison, prompt_real)
-    for _ in range(min(STEPS, capacity - prompt.shape[1])):
-        token = random_ids(rng, len(ids), 1, vocabulary)[0][:, 0]
-        logits, state = model.step(tf.constant(token), state)
-        got.pop("logits")
-        got = dict(served["decode_step"](token=tf.constant(token), **got))
-        _decoded("decode_step", got, logits, state, comparison)
-
-
-def _decoded(what, got, logits, state, comparison, lengths=None):
-    got_logits, want = np.array(got["logits"]), np.array(outward(logits))
-    if lengths is not None:
-        # What a model says at padding is nobody's concern.
-        padding = np.arange(want.shape[1]) >= lengths[:, None]
-        got_logits, want = (np.where(padding[:, :, None], 0, x) for x in (got_logits, want))
-    comparison.numbers(what, got_logits, want)
-    for name, x in named(state).items():
-        comparison.numbers(f"{what}: state", got[name], outward(x))
 
 
 def _answers(model, served, ids, real, capacity, comparison, **options):

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from keras_attention import mechanisms
-from keras_attention.layers import DecoderBlock, EncoderBlock
+from keras_attention.layers import DecoderBlock, EncoderBlock, WindowBlock
 from keras_attention.layers.checkpointing import checkpointed
-from keras_attention.models import Transformer
+from keras_attention.models import DecoderLM, HybridViT, SwinTransformer, TextEncoder, Transformer, ViT
 
 B, T, S, E = 2, 5, 7, 8
 WAYS = {"eager": lambda f: f, "graph": tf.function, "compiled": lambda f: tf.function(f, jit_compile=True)}
@@ -204,6 +204,10 @@ def test_frozen_parts_and_what_is_not_floating(rng):
     frozen, trained = (part.trainable_variables for part in (block.attention, block.feed_forward))
     assert frozen == [] and all(g is not None for g in tape.gradient(y, trained))
 
+    with tf.GradientTape() as tape:
+        y = tf.gather(block(x, training=True), [1, 1])  # its gradient comes as slices
+    assert all(g is not None for g in tape.gradient(y, trained))
+
     ids = tf.constant([2, 0])
     dense = keras.layers.Dense(1)
     dense.build((None, E))
@@ -214,6 +218,22 @@ def test_frozen_parts_and_what_is_not_floating(rng):
         )
     gradient = tape.gradient(y, x)
     assert np.flatnonzero(np.abs(gradient).sum(axis=(0, 2))).tolist() == [0, 2]
+
+
+def test_blocks_of_windows(rng):
+    x = tf.constant(rng.normal(size=(2, 3, 5, E)), tf.float32)
+
+    def gradients(remat, values=None):
+        block = WindowBlock(E, 2, 12, window=2, shift=1, dropout_rate=0.3, seed=1, remat=remat)
+        block.build(x.shape)
+        block.set_weights(values or block.get_weights())
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(block(x, training=True) ** 2)
+        return block.get_weights(), tape.gradient(loss, block.trainable_variables)
+
+    values, want = gradients(False)
+    for a, b in zip(gradients(True, values)[1], want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("precision, options", [("float32", {"run_eagerly": True}), ("mixed_float16", {})])
@@ -248,6 +268,11 @@ def test_fit_trains_the_same_model(rng, precision, options):
 def test_the_option_is_kept():
     for block in (EncoderBlock(E, 2, 12, remat=True), DecoderBlock(E, 2, 12, remat=True)):
         assert type(block).from_config(block.get_config()).remat
+    sizes = {"d_model": E, "num_heads": 2, "num_layers": 2, "remat": True}
+    models = [ViT(8, 4, 3, **sizes), HybridViT(8, 4, 3, **sizes), TextEncoder(9, **sizes), DecoderLM(9, **sizes)]
+    models += [SwinTransformer(8, 2, 3, window_size=2, d_model=E, depths=(1, 1), num_heads=(2, 2), remat=True)]
+    for model in models:
+        assert all(block.remat for block in type(model).from_config(model.get_config()).blocks)
     old = EncoderBlock(E, 2, 12).get_config()
     del old["remat"]  # as files of earlier releases have it
     assert not EncoderBlock.from_config(old).remat

@@ -2,6 +2,7 @@
 
 from keras_attention.generation.beam import beam_search
 from keras_attention.generation.best_answer import best_answer
+from keras_attention.generation.continuation import continue_greedily
 from keras_attention.generation.greedy import greedy
 from keras_attention.generation.limits import answer_limits
 from keras_attention.generation.result import GenerationResult
@@ -14,6 +15,7 @@ __all__ = [
     "answer_limits",
     "beam_search",
     "best_answer",
+    "continue_greedily",
     "greedy",
     "greedy_uncached",
 ]

@@ -63,6 +63,7 @@ def checkpointed(layer, function, *inputs):
                 updates.append((variable, after))
 
         def gradient(upstream):
+            upstream = tf.convert_to_tensor(upstream)  # the gradient of a gather comes as slices
             again = _once_known(upstream, tensors, len(places))
             with tf.GradientTape() as tape:
                 tape.watch(again)

@@ -49,7 +49,9 @@ class WindowBlock(EncoderBlock):
         super().build((None, None, x_shape[-1]))
 
     def call(self, x, training=False):
-        y = tf.cast(x, self.compute_dtype)
+        return self._run(self._in_windows, tf.cast(x, self.compute_dtype), training=training)
+
+    def _in_windows(self, y, training):
         h = self.attention_residual.before(y)
         h = image_windows.attend_in_windows(
             lambda windows, mask: self._attend(windows, mask, training), h, self.window, self.shift

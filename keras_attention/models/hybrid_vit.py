@@ -77,6 +77,7 @@ class HybridViT(ImageModel):
         layer_scale=None,
         activation="gelu",
         epsilon=1e-6,
+        remat=False,
         seed=None,
         **kwargs,
     ):
@@ -99,6 +100,7 @@ class HybridViT(ImageModel):
             "layer_scale": layer_scale,
             "activation": keras.activations.serialize(keras.activations.get(activation)),
             "epsilon": checks.positive_number("epsilon", epsilon),
+            "remat": bool(remat),
             "seed": seed,
         }
         super().__init__(config, **kwargs)
@@ -138,6 +140,7 @@ class HybridViT(ImageModel):
                 layer_scale=layer_scale,
                 activation=activation,
                 epsilon=epsilon,
+                remat=remat,
                 # A block's parts take the ten seeds from its own on.
                 seed=None if seed is None else seed + 10 * (i + 1),
                 dtype=self.dtype_policy,

@@ -36,7 +36,7 @@ class SwinTransformer(ImageModel):
         channels: of the images.
         mechanism: how to attend in a window, by name or as an object; one that takes a mask and a bias.
         dropout_rate, attention_dropout_rate, drop_path_rate: see `ViT`.
-        activation, epsilon, seed: see `ViT`.
+        activation, epsilon, remat, seed: see `ViT`.
 
     Call arguments:
         images: floating [B, H, W, channels], normalised as in training.
@@ -72,6 +72,7 @@ class SwinTransformer(ImageModel):
         drop_path_rate=0.1,
         activation="gelu",
         epsilon=1e-5,
+        remat=False,
         seed=None,
         **kwargs,
     ):
@@ -97,6 +98,7 @@ class SwinTransformer(ImageModel):
             "drop_path_rate": checks.rate("drop_path_rate", drop_path_rate),
             "activation": keras.activations.serialize(keras.activations.get(activation)),
             "epsilon": checks.positive_number("epsilon", epsilon),
+            "remat": bool(remat),
             "seed": seed,
         }
         super().__init__(config, **kwargs)
@@ -130,6 +132,7 @@ class SwinTransformer(ImageModel):
                         drop_path_rate=float(next(rates)),
                         activation=activation,
                         epsilon=epsilon,
+                        remat=remat,
                         # A block's parts take the ten seeds from its own on.
                         seed=None if seed is None else seed + 10 * (len(self.blocks) + 1),
                         dtype=self.dtype_policy,

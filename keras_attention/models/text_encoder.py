@@ -30,6 +30,7 @@ class TextEncoder(keras.Model):
         activation: of the feed-forward layers, a name or a function; `keras_attention.ops.activations.quick_gelu` for
             OpenAI's weights.
         epsilon: of the layer normalisations.
+        remat: compute every block again for its gradient (gradient checkpointing), see `EncoderBlock`.
         seed: of the dropout.
 
     Call arguments:
@@ -63,6 +64,7 @@ class TextEncoder(keras.Model):
         attention_dropout_rate=0.0,
         activation="gelu",
         epsilon=1e-5,
+        remat=False,
         seed=None,
         **kwargs,
     ):
@@ -87,6 +89,7 @@ class TextEncoder(keras.Model):
             "attention_dropout_rate": checks.rate("attention_dropout_rate", attention_dropout_rate),
             "activation": keras.activations.serialize(activation),
             "epsilon": checks.positive_number("epsilon", epsilon),
+            "remat": bool(remat),
             "seed": seed,
         }
         self.embedding = TokenEmbedding(
@@ -104,6 +107,7 @@ class TextEncoder(keras.Model):
                 attention_dropout_rate=attention_dropout_rate,
                 activation=activation,
                 epsilon=epsilon,
+                remat=remat,
                 # A block's parts take the ten seeds from its own on.
                 seed=None if seed is None else seed + 10 * (i + 1),
                 dtype=self.dtype_policy,

@@ -48,6 +48,7 @@ class ViT(ImageModel):
         embedding_norm: whether the embeddings are normalised before the first block, as CLIP's image tower does.
         activation: of the feed-forward layers.
         epsilon: of the layer normalisations.
+        remat: compute every block again for its gradient (gradient checkpointing), see `EncoderBlock`.
         seed: of the dropout.
 
     Call arguments:
@@ -86,6 +87,7 @@ class ViT(ImageModel):
         embedding_norm=False,
         activation="gelu",
         epsilon=1e-6,
+        remat=False,
         seed=None,
         **kwargs,
     ):
@@ -107,6 +109,7 @@ class ViT(ImageModel):
             "embedding_norm": bool(embedding_norm),
             "activation": keras.activations.serialize(keras.activations.get(activation)),
             "epsilon": checks.positive_number("epsilon", epsilon),
+            "remat": bool(remat),
             "seed": seed,
         }
         super().__init__(config, **kwargs)
@@ -138,6 +141,7 @@ class ViT(ImageModel):
                 layer_scale=layer_scale,
                 activation=activation,
                 epsilon=epsilon,
+                remat=remat,
                 # A block's parts take the ten seeds from its own on.
                 seed=None if seed is None else seed + 10 * (i + 1),
                 dtype=self.dtype_policy,

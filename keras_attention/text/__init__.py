@@ -1,5 +1,6 @@
-"""Text in and out: the subword tokenizer that every text model of the package uses."""
+"""Text in and out: the subword tokenizer of translation models, and bytes for language models."""
 
+from keras_attention.text.byte_tokenizer import ByteTokenizer
 from keras_attention.text.tokenizer import (
     BOS_ID,
     EOS_ID,
@@ -8,4 +9,4 @@ from keras_attention.text.tokenizer import (
     SentencePieceTokenizer,
 )
 
-__all__ = ["BOS_ID", "EOS_ID", "PAD_ID", "UNK_ID", "SentencePieceTokenizer"]
+__all__ = ["BOS_ID", "EOS_ID", "PAD_ID", "UNK_ID", "ByteTokenizer", "SentencePieceTokenizer"]
