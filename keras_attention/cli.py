@@ -9,7 +9,7 @@ from keras_attention.errors import UsageError
 
 def build_app():
     """The typer application with all commands."""
-    from keras_attention.commands import export, train, translate
+    from keras_attention.commands import export, generate, train, translate
 
     app = typer.Typer(
         name="keras-attention",
@@ -21,6 +21,7 @@ def build_app():
     app.add_typer(train.app, name="train")
     app.add_typer(export.app, name="export")
     app.command("translate")(translate.translate)
+    app.command("generate")(generate.generate)
     return app
 
 

@@ -75,7 +75,8 @@ def fit_pairs(out):
         image_tower = keras.Sequential(
             [keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3), keras.layers.Flatten(), keras.layers.Dense(5)]
         )
-        text_tower = TextEncoder(9, d_model=8, num_heads=2, num_layers=1, max_length=5)
+        # Checkpointed, which reads its variables on each replica by itself.
+        text_tower = TextEncoder(9, d_model=8, num_heads=2, num_layers=1, max_length=5, remat=True)
         model = CLIP(image_tower, text_tower, projection_dim=4, logit_scale=3.0, max_logit_scale=3.0)
         model.build()
         model.compile(keras.optimizers.SGD(0.3))

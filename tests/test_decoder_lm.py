@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_attention.export import export_onnx, export_saved_model
 from keras_attention.generation import continue_greedily
 from keras_attention.layers import FeedForward
+from keras_attention.mechanisms import LocalAttention
 from keras_attention.models import DecoderLM, RetNet
 from keras_attention.text import ByteTokenizer
 
@@ -19,22 +20,17 @@ V, E, LAYERS = 23, 12, 2
 SIZES = {"d_model": E, "num_heads": 2, "num_layers": LAYERS, "mlp_dim": 20}
 MODELS = {
     "softmax": {"num_kv_heads": 1, "tie_output": False},
-    "blockwise": {"mechanism": "blockwise", "gated_mlp": True, "activation": "silu"},
-    "local": {"mechanism": {"class_name": "LocalAttention", "config": {"radius": 3}}},
+    "blockwise": {"mechanism": "blockwise", "gated_mlp": True, "activation": "silu", "positions": "rotary"},
+    "local": {"mechanism": LocalAttention(radius=3)},
     "linear": {"mechanism": "linear", "positions": "learned", "max_length": 30},
-    "retention": None,
+    "retention": {},
 }
 
 
 def made(name, seed=1, **options):
     """A built model whose weights are all different from their start."""
     keras.utils.set_random_seed(seed)
-    given = MODELS[name] or {}
-    if name == "local":
-        from keras_attention.mechanisms import LocalAttention
-
-        given = {"mechanism": LocalAttention(radius=3)}
-    model = (RetNet if name == "retention" else DecoderLM)(V, **{**SIZES, **given, **options})
+    model = (RetNet if name == "retention" else DecoderLM)(V, **{**SIZES, **MODELS[name], **options})
     model.build()
     for weight in model.trainable_variables:  # biases of zero and scales of one would hide a lost weight
         weight.assign(weight + tf.random.normal(weight.shape, stddev=0.1, dtype=weight.dtype))
@@ -198,8 +194,13 @@ def test_what_is_refused():
         DecoderLM(V, positions="learned", **SIZES)
     with pytest.raises(ValueError, match="does not support a language model, which may not see the future"):
         DecoderLM(V, mechanism="nystrom", **SIZES)
-    with pytest.raises(ValueError, match=r"positions must be one of 'sinusoidal', 'learned', 'none'\. Got positions='"):
+    with pytest.raises(
+        ValueError, match=r"must be one of 'sinusoidal', 'learned', 'none', .*'rotary'\. Got positions="
+    ):
         DecoderLM(V, positions="absolute", **SIZES)
+    relative = DecoderLM(V, positions="relative", **SIZES)  # one that sees no future needs no buckets for it
+    assert not relative.blocks[1].attention.positions.bidirectional
+    assert type(relative).from_config(relative.get_config()).get_config()["positions"] == "relative"
     with pytest.raises(ValueError, match=r"batch_size must be an integer of at least 1\. Got batch_size=0"):
         made("softmax").init_state(0)
 

@@ -407,11 +407,12 @@ def test_interrupted_in_half_precision_or_compiled(corpus, tmp_path, changes):
 def test_embedded_phrases_and_a_budget_of_time(tmp_path, capsys):
     out = tmp_path / "run"
     share = TrainOptions(out="unused").test_share  # of a file; the phrases bring their own split
-    limits = {"minutes": 1e-3, "epochs": None, "tokens_per_batch": 4096, "test_sentences": 50}
+    limits = {"minutes": 1e-3, "epochs": None, "tokens_per_batch": 4096, "test_sentences": 50, "remat": True}
     chosen = options("embedded", out, phrases=300, vocab_size=300, validation_share=share, test_share=share, **limits)
     metrics = train(chosen)
     assert metrics["steps"] == 1 and metrics["epochs"] in (0, 1)  # the first step uses it up; scores come all the same
     assert metrics == RunFolder(out).read_metrics()
+    assert RunFolder(out).load_model().encoder_blocks[0].remat
     kinds = [name for name in metrics if name.startswith("exact_match/")]
     assert len(kinds) >= 8
 

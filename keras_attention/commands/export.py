@@ -15,6 +15,9 @@ BeamsOption = Annotated[int | None, typer.Option(help="Beams of the exported sea
 PenaltyOption = Annotated[
     float | None, typer.Option(help="Exponent of the beam search's length penalty; 0.6 by default.")
 ]
+MaxLengthOption = Annotated[
+    int | None, typer.Option(help="Positions of a decoding state of fixed size; the model's own by default.", min=1)
+]
 
 
 @app.command("saved-model")
@@ -23,7 +26,7 @@ def saved_model(
     out: Annotated[Path, typer.Argument(help="Folder of the versions; an existing one gets the next version.")],
     beams: BeamsOption = None,
     length_penalty: PenaltyOption = None,
-    max_length: Annotated[int | None, typer.Option(help="Positions of a decoding state; the model's own.")] = None,
+    max_length: MaxLengthOption = None,
 ):
     """Write a SavedModel: text in, text out, and every step between as a signature."""
     from keras_attention.export import export_saved_model
@@ -39,16 +42,18 @@ def onnx(
     out: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
     beams: BeamsOption = None,
     length_penalty: PenaltyOption = None,
+    max_length: MaxLengthOption = None,
 ):
     """Write an ONNX folder: encoder, decoder and decoder with past, or one graph for another model."""
     from keras_attention.export import export_onnx
 
     model, tokenizer = load(run)
-    print(export_onnx(model, out, tokenizer=tokenizer, beams=beams, length_penalty=length_penalty))
+    options = {"beams": beams, "length_penalty": length_penalty, "max_length": max_length}
+    print(export_onnx(model, out, tokenizer=tokenizer, **options))
 
 
 def load(run):
-    """`(model, tokenizer)` of a run folder, or `(model, None)` of a .keras file.
+    """`(model, tokenizer)` of a run folder, or `(model, None)` of a language model's one or a .keras file.
 
     Raises:
         UsageError: nothing there, or a piece is missing or damaged.
@@ -67,8 +72,12 @@ def load(run):
             reason = " ".join(str(error).split())[:200]
             raise UsageError(f"{run} is no complete Keras model ({reason}): save it again") from error
     from keras_attention.generation.run_backend import RunBackend
+    from keras_attention.training.run_folder import RunFolder
 
     if not run.is_dir():
         raise UsageError(f"{run} is no folder: give a run folder of keras-attention train, or FILE.keras")
+    folder = RunFolder(run)
+    if (run / "config.json").exists() and "tokenizer" in folder.read_config():  # bytes, of which there is no file
+        return folder.load_model(), None
     backend = RunBackend(run)
     return backend.model, backend.tokenizer

@@ -5,7 +5,7 @@ import functools
 import keras
 import tensorflow as tf
 
-from keras_attention.layers import implicit_masks
+from keras_attention.layers import implicit_masks, position_schemes
 from keras_attention.layers.checkpointing import checkpointed
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
@@ -29,6 +29,7 @@ class _Block(keras.layers.Layer):
         attention_dropout_rate=0.0,
         activation="relu",
         gated_mlp=False,
+        positions=None,
         norm="pre",
         residual="add",
         layer_scale=None,
@@ -50,6 +51,7 @@ class _Block(keras.layers.Layer):
         self.attention_dropout_rate = checks.rate("attention_dropout_rate", attention_dropout_rate)
         self.activation = keras.activations.get(activation)
         self.gated_mlp = bool(gated_mlp)
+        self.positions = position_schemes.serialized(positions)
         self.norm = norm
         self.residual = residual
         self.layer_scale = layer_scale
@@ -73,13 +75,14 @@ class _Block(keras.layers.Layer):
         # Parts with one seed would drop the same features.
         return None if self.seed is None else self.seed + part
 
-    def _attention(self, name, mechanism, part):
+    def _attention(self, name, mechanism, part, positions=None):
         return MultiHeadAttention(
             self.d_model,
             self.num_heads,
             mechanism,
             num_kv_heads=self.num_kv_heads,
             dropout_rate=self.attention_dropout_rate,
+            positions=positions,
             seed=self._part_seed(part),
             dtype=self.dtype_policy,
             name=name,
@@ -134,6 +137,7 @@ class _Block(keras.layers.Layer):
             "attention_dropout_rate": self.attention_dropout_rate,
             "activation": keras.activations.serialize(self.activation),
             "gated_mlp": self.gated_mlp,
+            "positions": self.positions,
             "norm": self.norm,
             "residual": self.residual,
             "layer_scale": self.layer_scale,
@@ -155,6 +159,7 @@ class EncoderBlock(_Block):
         dropout_rate: of the sub-layers' outputs and inside the feed-forward layer.
         attention_dropout_rate: of the attention weights.
         activation: of the feed-forward layer. gated_mlp: whether that layer is gated, see `FeedForward`.
+        positions: of the self-attention, see `MultiHeadAttention`; None where they are added to the embeddings.
         norm: "pre" (steadier in deep stacks; put a last normalisation after the stack) or "post" (the first paper's).
         residual: "add" or "gated"; layer_scale, drop_path_rate: see `Residual`.
         epsilon: of the layer normalisations.
@@ -177,7 +182,7 @@ class EncoderBlock(_Block):
 
     def __init__(self, d_model, num_heads, mlp_dim, *, mechanism="auto", **kwargs):
         super().__init__(d_model, num_heads, mlp_dim, mechanism=mechanism, **kwargs)
-        self.attention = self._attention("attention", mechanism, 2)
+        self.attention = self._attention("attention", mechanism, 2, self.positions)
         self.attention_residual = self._bypass("attention", 3)
 
     def call(
@@ -239,7 +244,7 @@ class DecoderBlock(_Block):
     def __init__(self, d_model, num_heads, mlp_dim, *, mechanism="auto", cross_mechanism="auto", **kwargs):
         super().__init__(d_model, num_heads, mlp_dim, mechanism=mechanism, **kwargs)
         self.cross_mechanism = mechanisms.serialized(cross_mechanism)
-        self.attention = self._attention("attention", mechanism, 2)
+        self.attention = self._attention("attention", mechanism, 2, self.positions)
         self.attention_residual = self._bypass("attention", 3)
         self.cross_attention = self._attention("cross_attention", cross_mechanism, 4)
         self.cross_attention_residual = self._bypass("cross_attention", 5)

@@ -68,7 +68,8 @@ def checkpointed(layer, function, *inputs):
             with tf.GradientTape() as tape:
                 tape.watch(again)
                 result, _ = run(again)
-            return tape.gradient(result, again, upstream)
+            # A table's gradient comes as slices, which a function's gradient may not be everywhere.
+            return [None if x is None else tf.convert_to_tensor(x) for x in tape.gradient(result, again, upstream)]
 
         return result, gradient
 

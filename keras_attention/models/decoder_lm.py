@@ -8,6 +8,7 @@ from keras_attention.layers import (
     PositionalEncoding,
     SinusoidalEncoding,
     TokenEmbedding,
+    position_schemes,
     recommended_num_heads,
 )
 from keras_attention.mechanisms import base as mechanisms
@@ -15,7 +16,8 @@ from keras_attention.models import weights_files
 from keras_attention.models.reading import PAD, Reading, checked_batch, empty_counts, own_part, token_positions
 from keras_attention.ops import checks, kv_cache
 
-POSITIONS = ("sinusoidal", "learned", "none")
+ADDED_POSITIONS = ("sinusoidal", "learned", "none")
+POSITIONS = (*ADDED_POSITIONS, *position_schemes.names())
 
 
 @keras.saving.register_keras_serializable("keras_attention")
@@ -37,8 +39,9 @@ class DecoderLM(keras.Model):
         attention_dropout_rate: of the attention weights.
         activation: of the feed-forward layers.
         gated_mlp: gated feed-forward layers, see `FeedForward`.
-        positions: "sinusoidal"; "learned" with a table of `max_length`; or "none", for mechanisms that know the order
-            by themselves (retention).
+        positions: added to the embeddings, "sinusoidal" or "learned" with a table of `max_length`; told to attention,
+            "rotary", "alibi", "relative", or a position layer, see `MultiHeadAttention`; or "none", for mechanisms that
+            know the order by themselves (retention).
         max_length: the longest sequence of learned positions, and the size of exported decoding states; None for no
             limit, which an export then has to be given.
         tie_output: the output projection is the embedding table.
@@ -85,6 +88,8 @@ class DecoderLM(keras.Model):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        if isinstance(positions, str):
+            checks.one_of("positions", positions, POSITIONS)
         self._config = {
             "vocab_size": checks.positive_int("vocab_size", vocab_size),
             "d_model": checks.positive_int("d_model", d_model),
@@ -97,7 +102,7 @@ class DecoderLM(keras.Model):
             "attention_dropout_rate": checks.rate("attention_dropout_rate", attention_dropout_rate),
             "activation": keras.activations.serialize(keras.activations.get(activation)),
             "gated_mlp": bool(gated_mlp),
-            "positions": checks.one_of("positions", positions, POSITIONS),
+            "positions": position_schemes.serialized(positions),
             "max_length": None if max_length is None else checks.positive_int("max_length", max_length),
             "tie_output": bool(tie_output),
             "remat": bool(remat),
@@ -111,10 +116,15 @@ class DecoderLM(keras.Model):
         self.embedding_dropout = keras.layers.Dropout(
             dropout_rate, seed=seed, dtype=self.dtype_policy, name="embedding_dropout"
         )
+        heads = recommended_num_heads(d_model, divisor=True) if num_heads is None else num_heads
+        checks.divisible("d_model", d_model, "num_heads", checks.positive_int("num_heads", heads))
+        told = None
+        if positions not in ADDED_POSITIONS:
+            told = position_schemes.get(positions, heads, d_model // heads, self.dtype_policy, causal=True)
         self.blocks = [
             EncoderBlock(
                 d_model,
-                recommended_num_heads(d_model, divisor=True) if num_heads is None else num_heads,
+                heads,
                 4 * d_model if mlp_dim is None else mlp_dim,
                 mechanism=mechanism,
                 num_kv_heads=num_kv_heads,
@@ -122,6 +132,7 @@ class DecoderLM(keras.Model):
                 attention_dropout_rate=attention_dropout_rate,
                 activation=activation,
                 gated_mlp=gated_mlp,
+                positions=told,
                 remat=remat,
                 # A block's parts take the ten seeds from its own on.
                 seed=None if seed is None else seed + 10 * (i + 1),
@@ -139,10 +150,10 @@ class DecoderLM(keras.Model):
             self.output_dense = keras.layers.Dense(vocab_size, dtype=self.dtype_policy, name="output_dense")
 
     def _position_encoding(self):
-        if self._config["positions"] == "none":
-            return None
         if self._config["positions"] == "sinusoidal":
             return SinusoidalEncoding(dtype=self.dtype_policy, name="position_encoding")
+        if self._config["positions"] != "learned":
+            return None
         if self.max_length is None:
             raise ValueError("positions='learned' has a table of max_length rows: give max_length=.")
         return PositionalEncoding(self.max_length, self.d_model, dtype=self.dtype_policy, name="position_encoding")

@@ -38,7 +38,7 @@ class HybridViT(ImageModel):
         positions: "relative" (a bias of each block's own; the mechanism must take a bias) or "learned" (added to the
             tokens once, for mechanisms that take none).
         mechanism: how to attend, by name or as an object.
-        dropout_rate, attention_dropout_rate, drop_path_rate, layer_scale, activation, epsilon, seed: see `ViT`.
+        dropout_rate, attention_dropout_rate, drop_path_rate, layer_scale, activation, epsilon, remat, seed: see `ViT`.
 
     Call arguments:
         images: floating [B, H, W, channels], normalised as in training.
