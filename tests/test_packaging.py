@@ -36,7 +36,7 @@ LEVELS = [
     ("mechanisms",),
     ("layers",),
     ("models",),
-    ("checkpoints", "generation"),
+    ("checkpoints", "diagnostics", "generation"),
     ("images",),
     ("training", "export"),
     ("commands",),

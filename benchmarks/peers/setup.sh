@@ -5,11 +5,11 @@
 set -eu
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-$(command -v python3.11 || command -v python3)}
-ready=.venv-peers/.ready-torch-2.13.0-tensorflow-2.21
+ready=.venv-peers/.ready-torch-2.13.0-tensorflow-2.21-transformers-4.57.6
 if [ -e "$ready" ]; then
     exit 0
 fi
 "$python" -m venv .venv-peers
 .venv-peers/bin/pip install --quiet --disable-pip-version-check \
-    'torch==2.13.0' 'keras-hub>=0.26,<1' 'tensorflow>=2.21,<2.22' 'tensorflow-text>=2.21,<2.22' 'keras>=3.15,<3.16'
+    'torch==2.13.0' 'transformers==4.57.6' 'keras-hub>=0.26,<1' 'tensorflow>=2.21,<2.22' 'tensorflow-text>=2.21,<2.22' 'keras>=3.15,<3.16'
 touch "$ready"

@@ -114,7 +114,8 @@ class HybridViT(ImageModel):
         self.d_model = d_model
         self.pooling = pooling
         self.num_prefix_tokens = 1 if pooling == "token" else 0
-        self.grid = tuple(-(-size // patch_size) for size in self.image_size)
+        self.patch_size = (patch_size, patch_size)
+        self.grid = self.token_grid(*self.image_size)
         layers = range(num_conv_layers)
         self.stem = ConvStem(
             # A normalisation over one or two channels would leave nothing of them.
@@ -184,6 +185,10 @@ class HybridViT(ImageModel):
     @property
     def feature_width(self):
         return self.d_model
+
+    def token_grid(self, height, width):
+        """(rows, columns) of the tokens of an image of that size."""
+        return tuple(-(-size // by) for size, by in zip((height, width), self.patch_size))
 
     def build_parts(self):
         stream = (None, None, self.d_model)

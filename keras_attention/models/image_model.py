@@ -53,6 +53,9 @@ class ImageModel(keras.Model):
     def prepared(self, pixels):
         """The images, checked, in the compute dtype."""
         images.check(pixels, self.channels)
+        if not self.built:
+            # `features` and its like do not go through `__call__`, which would build the model.
+            self.build()
         return tf.cast(pixels, self.compute_dtype)
 
     # --- Keras' contract ------------------------------------------------------------------------------------------

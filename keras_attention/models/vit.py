@@ -117,7 +117,8 @@ class ViT(ImageModel):
         self.pooling = pooling
         self.num_prefix_tokens = 0 if pooling == "mean" else 1
         self.patch_embedding = PatchEmbedding(patch_size, d_model, dtype=self.dtype_policy, name="patch_embedding")
-        self.grid = tuple(-(-size // by) for size, by in zip(self.image_size, self.patch_embedding.patch_size))
+        self.patch_size = self.patch_embedding.patch_size
+        self.grid = self.token_grid(*self.image_size)
         self.positions = GridPositions(
             self.grid, d_model, num_prefix_tokens=self.num_prefix_tokens, dtype=self.dtype_policy, name="positions"
         )
@@ -171,6 +172,10 @@ class ViT(ImageModel):
     @property
     def feature_width(self):
         return 2 * self.d_model if self.pooling == "token_mean" else self.d_model
+
+    def token_grid(self, height, width):
+        """(rows, columns) of the patches of an image of that size."""
+        return tuple(-(-size // by) for size, by in zip((height, width), self.patch_size))
 
     def build_parts(self):
         stream = (None, None, self.d_model)
