@@ -6,29 +6,19 @@ The times are those that training itself took and wrote into metrics.json.
 """
 
 import argparse
-import shlex
-import statistics
-import time
 from pathlib import Path
 
+from benchmarks import runs
 from benchmarks.harness import Report
-from benchmarks.machine import matrix_product
 from keras_attention.generation import Translator
 from keras_attention.training.corpus import load_corpus, sample
 from keras_attention.training.options import TrainOptions
 from keras_attention.training.run_folder import RunFolder
-from keras_attention.training.run_options import flag_name
 
 
 def command_of(options):
     """The command line that makes a run with these options (a dict as config.json holds it)."""
-    defaults = TrainOptions(out="RUN").as_dict()
-    words = ["keras-attention", "train", "translation", "--out", "RUN"]
-    for name, value in options.items():
-        if value != defaults[name]:
-            on = [flag_name(name)] if value is True else [f"--no-{name.replace('_', '-')}"]
-            words += on if isinstance(value, bool) else [flag_name(name), str(value)]
-    return shlex.join(words)
+    return runs.command_of("translation", TrainOptions, options)
 
 
 def translations(path, options, count):
@@ -36,18 +26,6 @@ def translations(path, options, count):
     corpus = load_corpus(TrainOptions(out=str(path), **options))
     sources, references, _ = sample(corpus.splits["test"], count)
     return list(zip(sources, references, Translator.load(path)(sources)))
-
-
-def matrix_rate(rounds=7):
-    """The machine's float32 matrix product, operations a second, median of `rounds`."""
-    product, operations = matrix_product()
-    product()
-    seconds = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        product().numpy()
-        seconds.append(time.perf_counter() - began)
-    return operations / statistics.median(seconds)
 
 
 def main(argv=None):
@@ -59,7 +37,7 @@ def main(argv=None):
     parser.add_argument("--save", action="store_true", help="write the section of RESULTS.md")
     arguments = parser.parse_args(argv)
     report = Report(arguments.title)
-    rate = f"{matrix_rate() / 1e9:.0f}"
+    rate = f"{runs.matrix_rate() / 1e9:.0f}"
     for path in arguments.runs:
         folder = RunFolder(path)
         options, metrics = folder.read_config()["options"], folder.read_metrics()

@@ -3,11 +3,12 @@
 import datetime
 import json
 
+import keras
 import tensorflow as tf
 
 import keras_attention
 from keras_attention.errors import UsageError
-from keras_attention.export import folders, onnx_check, onnx_graph
+from keras_attention.export import folders, image_models, onnx_check, onnx_graph
 from keras_attention.export.onnx_check import PAST, PRESENT
 from keras_attention.export.onnx_config import write_configs
 from keras_attention.export.own_models import own_endpoint
@@ -29,6 +30,7 @@ def export_onnx(
     max_length=None,
     input_signature=None,
     samples=None,
+    images=None,
     external_data_over=onnx_graph.EXTERNAL_DATA_OVER,
 ):
     """Writes a folder that ONNX Runtime runs, and for an encoder-decoder `optimum`'s ORTModelForSeq2SeqLM unmodified.
@@ -41,6 +43,11 @@ def export_onnx(
     generation_config.json and tokenizer.model. Ids and masks are int64, numbers float32: a model of mixed precision is
     written in float32, in which its weights are kept anyway. Where keys and values have fewer heads than queries they
     are repeated, as the layout cannot say it. Decoders whose state is not growing keys and values are refused.
+
+    A classifier of images, which is any `keras.Model` given with `images`, becomes model.onnx from `pixel_values`
+    float32 [B, 3, H, W], normalised, to `logits` float32 [B, N], with config.json and preprocessor_config.json: with
+    them `optimum`'s ORTModelForImageClassification and AutoImageProcessor load the folder unmodified. Grey models take
+    three channels too.
 
     Any other `keras.Model` becomes model.onnx, with the names of its own inputs and outputs. One that decodes without
     an encoder, such as `keras_attention.models.DecoderLM`, also becomes prefill.onnx and decode_step.onnx, with the
@@ -57,6 +64,7 @@ def export_onnx(
         max_length: size of the decoding state of a model without an encoder; its own `max_length` by default.
         input_signature: for another model that is subclassed, nested `tf.TensorSpec` of its argument.
         samples: for another model, a list of its inputs to compare with; random ones by default.
+        images: for a classifier of images, the `keras_attention.images.ImageTask` it was trained for.
         external_data_over: bytes of weights from which on a graph keeps them in a file beside it (a protobuf ends at
             2 GiB); move the two together.
 
@@ -73,6 +81,11 @@ def export_onnx(
     """
     onnx_graph.require_packages()
     folders.check_new(path)
+    if images is not None:
+        why = "a classifier of images has no search, and what it takes is known"
+        given = {"tokenizer": tokenizer, "beams": beams, "length_penalty": length_penalty, "max_length": max_length}
+        refuse_unused(why, **given, input_signature=input_signature, samples=samples)
+        return _export_classifier(model, path, images, external_data_over)
     if isinstance(model, Transformer):
         why = "what a Transformer takes, and is compared on, is known"
         refuse_unused(why, input_signature=input_signature, samples=samples)
@@ -89,8 +102,7 @@ def export_onnx(
         if isinstance(model, Transformer):
             model = in_float32(model)
             graphs = TransformerGraphs(model).graphs()
-            for name, (function, inputs, outputs) in graphs.items():
-                onnx_graph.write(temporary / name, function, inputs, outputs, model.variables, external_data_over)
+            _write(temporary, graphs, model, external_data_over)
             write_configs(temporary, model, options["beams"])
             if tokenizer is not None:
                 tokenizer.save(temporary / "tokenizer.model")
@@ -101,36 +113,67 @@ def export_onnx(
             graphs, own = _own_graph(model, input_signature)
             if decoder:
                 graphs |= _decoding_graphs(model, capacity)
-            for name, (function, inputs, outputs) in graphs.items():
-                onnx_graph.write(temporary / name, function, inputs, outputs, model.variables, external_data_over)
+            _write(temporary, graphs, model, external_data_over)
             comparison = onnx_check.compare_own(model, temporary / "model.onnx", own, samples)
             if decoder:
                 onnx_check.compare_decoder(model, temporary, capacity, comparison)
-        content = {
-            "kind": "onnx",
-            "keras_attention": keras_attention.__version__,
-            "opset": onnx_graph.OPSET,
-            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "options": options if isinstance(model, Transformer) else {"max_length": capacity} if decoder else {},
-            "files": {
-                name: {"inputs": [port.name for port in inputs], "outputs": [port.name for port in outputs]}
-                for name, (_, inputs, outputs) in graphs.items()
-            },
-            "differences_from_keras": comparison.differences,
-        }
-        (temporary / "export.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        described = options if isinstance(model, Transformer) else {"max_length": capacity} if decoder else {}
+        _describe(temporary, graphs, comparison, described)
         folder = folders.move_new(temporary, path)
     return ExportReport(folder, comparison.largest, comparison.differences, tuple(graphs))
+
+
+def _export_classifier(model, path, images, external_data_over):
+    image_models.check(model, images)
+    model = in_float32(model)
+    graphs = image_models.onnx_graphs(model, images)
+    with folders.beside(path) as temporary:
+        _write(temporary, graphs, model, external_data_over)
+        image_models.write_configs(temporary, model, images)
+        comparison = image_models.compare_onnx(model, onnx_check.Graph(temporary / "model.onnx"), images)
+        _describe(temporary, graphs, comparison, {"images": images.as_dict()})
+        folder = folders.move_new(temporary, path)
+    return ExportReport(folder, comparison.largest, comparison.differences, tuple(graphs))
+
+
+def _write(folder, graphs, model, external_data_over):
+    for name, (function, inputs, outputs) in graphs.items():
+        onnx_graph.write(folder / name, function, inputs, outputs, model.variables, external_data_over)
+
+
+def _describe(folder, graphs, comparison, options):
+    """Writes export.json, for people and for our own loader."""
+    content = {
+        "kind": "onnx",
+        "keras_attention": keras_attention.__version__,
+        "opset": onnx_graph.OPSET,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "options": options,
+        "files": {
+            name: {"inputs": [port.name for port in inputs], "outputs": [port.name for port in outputs]}
+            for name, (_, inputs, outputs) in graphs.items()
+        },
+        "differences_from_keras": comparison.differences,
+    }
+    (folder / "export.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def in_float32(model):
     """The model itself, or one with its weights that computes in float32: CPUs have no kernels for half precision."""
     if model.compute_dtype == "float32":
         return model
-    copy = type(model).from_config({**model.get_config(), "dtype": "float32"})
-    copy.build()
+    if isinstance(model, keras.Sequential) or getattr(model, "_inputs_struct", None) is not None:
+        # Each layer of such a model has a policy of its own.
+        copy = keras.models.clone_model(model, clone_function=_layer_in_float32)
+    else:
+        copy = _layer_in_float32(model)
+        copy.build()
     copy.set_weights(model.get_weights())
     return copy
+
+
+def _layer_in_float32(layer):
+    return type(layer).from_config({**layer.get_config(), "dtype": "float32"})
 
 
 def _own_graph(model, input_signature):

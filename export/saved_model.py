@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import keras_attention
 from keras_attention.errors import UsageError
-from keras_attention.export import folders, graph_scan, saved_model_check
+from keras_attention.export import folders, graph_scan, image_models, saved_model_check
 from keras_attention.export.answers import Answers
 from keras_attention.export.own_models import own_endpoint
 from keras_attention.export.quiet import quiet
@@ -26,6 +26,7 @@ def export_saved_model(
     max_length=None,
     input_signature=None,
     samples=None,
+    images=None,
 ):
     """Writes a SavedModel that translates, with every step on the way as a signature of its own.
 
@@ -47,6 +48,14 @@ def export_saved_model(
     Ids after the first `lengths` of a row are never read, whatever a server padded them with. Logits of a row that ran
     past the end of its state are NaN and its `overflow` is 1; other rows are not touched.
 
+    Signatures of a classifier of images, which is any `keras.Model` given with `images`; scaling, resizing and the
+    change between grey and colour are in the graph:
+
+    - `classify` (= `serving_default`): images uint8 [B, h, w, 1 to 4] of one size -> labels string [B], label_ids int32
+      [B], probabilities float32 [B, N].
+    - `classify_bytes`: image_bytes string [B], each a JPEG, PNG, BMP or GIF file (its first frame) -> the same. One
+      that cannot be decoded fails its batch, and the turning that a camera noted is not carried out, as `tf.io` has it.
+
     Any other `keras.Model` gets `serving_default` from its call, with its own names; if it offers
 
         init_state(batch_size, max_length=N) -> state          a nested structure of batch-first tensors
@@ -64,6 +73,7 @@ def export_saved_model(
         max_length: size of decoding states and bound of answers; the model's own `max_length` by default.
         input_signature: for another model that is subclassed, nested `tf.TensorSpec` of its argument.
         samples: for another model, a list of its inputs to compare with; random ones by default.
+        images: for a classifier of images, the `keras_attention.images.ImageTask` it was trained for.
 
     Returns:
         `ExportReport`.
@@ -78,6 +88,11 @@ def export_saved_model(
         >>> serve(text=tf.constant(["Good morning"]))["text"]
     """
     folders.check_versions(path)
+    if images is not None:
+        why = "a classifier of images has no search, and what it takes is known"
+        given = {"tokenizer": tokenizer, "beams": beams, "length_penalty": length_penalty, "max_length": max_length}
+        refuse_unused(why, **given, input_signature=input_signature, samples=samples)
+        return _export_classifier(model, path, images)
     _refuse_unused(model, tokenizer, beams, length_penalty, max_length, input_signature, samples)
     options = search_options(beams, length_penalty)
     endpoints, capacity, own = {}, None, None
@@ -102,6 +117,20 @@ def export_saved_model(
         )
         described = (options if has_encoder(model) else {}) | ({"max_length": capacity} if decodes(model) else {})
         _describe(temporary, endpoints, comparison, described)
+        version = folders.move_as_version(temporary, path)
+    return ExportReport(version, comparison.largest, comparison.differences, tuple(sorted(endpoints)))
+
+
+def _export_classifier(model, path, images):
+    image_models.check(model, images)
+    endpoints = {endpoint.name: endpoint for endpoint in image_models.endpoints(model, images)}
+    endpoints["serving_default"] = endpoints["classify"]
+    with folders.beside(path) as temporary:
+        _write(temporary, endpoints, model, None)
+        graph_scan.check(temporary)
+        served = tf.saved_model.load(str(temporary)).signatures
+        comparison = image_models.compare_served(model, served, images)
+        _describe(temporary, endpoints, comparison, {"images": images.as_dict(), "decodes": image_models.DECODED})
         version = folders.move_as_version(temporary, path)
     return ExportReport(version, comparison.largest, comparison.differences, tuple(sorted(endpoints)))
 

@@ -9,7 +9,7 @@ from keras_attention.errors import UsageError
 
 def build_app():
     """The typer application with all commands."""
-    from keras_attention.commands import export, generate, train, translate
+    from keras_attention.commands import classify, export, generate, train, translate
 
     app = typer.Typer(
         name="keras-attention",
@@ -22,6 +22,7 @@ def build_app():
     app.add_typer(export.app, name="export")
     app.command("translate")(translate.translate)
     app.command("generate")(generate.generate)
+    app.command("classify")(classify.classify)
     return app
 
 

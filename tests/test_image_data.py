@@ -147,7 +147,7 @@ def test_a_split_takes_a_share_of_every_class(rng):
 
 def test_batches_depend_on_seed_epoch_and_step_alone(rng):
     part = labelled(rng, 23, 4)
-    task = ImageTask(tuple("abcd"), H, W, 1, (0.4,), (0.3,))
+    task = ImageTask(labels=tuple("abcd"), height=H, width=W, channels=1, mean=(0.4,), std=(0.3,))
     changes = Augmentation(("shift", "flip"), height=H, width=W, channels=1, seed=5)
     batches = ImageBatches(part, task, batch_size=4, seed=5, augmentation=changes)
     assert len(batches) == 5

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from keras_attention.errors import UsageError
+from keras_attention.images import ImageTask
 from keras_attention.models import ViT
 from keras_attention.training import vision
 from keras_attention.training.averaging import moving_average
@@ -21,6 +22,7 @@ from keras_attention.training.image_data import split_images
 from keras_attention.training.image_sources import read_source
 from keras_attention.training.run_folder import RunFolder
 from keras_attention.training.vision import measured, train
+from keras_attention.training.vision_models import build_model
 from keras_attention.training.vision_options import VisionOptions
 from keras_attention.training.weight_decay import without_decay
 
@@ -212,3 +214,19 @@ def test_bad_options_are_one_line(tmp_path, stripes, capsys):
     assert "Unknown mechanism 'nearby'" in refused("--mechanism", "nearby")
     with pytest.raises(UsageError, match="--test-share would have no effect"):
         VisionOptions(out="x", test_share=0.3)
+
+
+@pytest.mark.parametrize(
+    ("name", "height", "width", "channels"),
+    [("hybrid", 28, 28, 1), ("swin", 8, 8, 1), ("swin", 28, 21, 3), ("vit", 17, 20, 3)],
+)
+def test_every_model_is_built_for_the_images_by_default(name, height, width, channels):
+    numbers = {"mean": (0.5,) * channels, "std": (0.5,) * channels}
+    task = ImageTask(labels=("a", "b", "c"), height=height, width=width, channels=channels, **numbers)
+    chosen = VisionOptions(out="x", model=name).chosen(size=max(height, width), folder=False)
+    model = build_model(name, chosen, task)
+    assert model(np.zeros((2, height, width, channels), np.float32)).shape == (2, 3)
+    assert chosen["d_model"] == (64 if height <= 16 else 128)
+    if name == "swin":
+        # The last stage has the width that was asked for.
+        assert model.feature_width == chosen["d_model"] and sum(model.depths) == chosen["layers"]

@@ -19,7 +19,7 @@ def option(default, help, *, fixed=True, choices=None, least=None, above=None, b
 
 
 def epochs_option(default):
-    """The field `epochs` of a command that trains for `default` passes where no limit is given."""
+    """The field `epochs` of a command that trains for `default` passes, a number or words, where no limit is given."""
     return option(
         None,
         f"Stop after so many passes over the data ({default} unless --steps or --minutes is given).",

@@ -33,21 +33,67 @@ def build_model(name, settings, task, *, dropout=0.0, seed=None):
 
 
 def _vit(shape, count, settings, dropout, seed):
-    height, width, channels = shape
     return models.ViT(
-        (height, width),
+        shape[:2],
         settings["patch_size"],
         count,
-        channels=channels,
         d_model=settings["d_model"],
         num_layers=settings["layers"],
         num_heads=settings["heads"],
         mlp_dim=settings["mlp_dim"],
         pooling=settings["pooling"],
-        mechanism=_mechanism(settings["mechanism"]),
-        dropout_rate=dropout,
-        seed=seed,
+        **_common(shape, settings, dropout, seed),
     )
+
+
+def _hybrid(shape, count, settings, dropout, seed):
+    """Four convolutions, then `layers` encoder blocks on the grid of patches."""
+    return models.HybridViT(
+        shape[:2],
+        settings["patch_size"],
+        count,
+        d_model=settings["d_model"],
+        num_layers=settings["layers"],
+        num_heads=settings["heads"],
+        mlp_dim=settings["mlp_dim"],
+        pooling=settings["pooling"],
+        **_common(shape, settings, dropout, seed),
+    )
+
+
+def _swin(shape, count, settings, dropout, seed):
+    """A pyramid whose last stage has the width and the heads, and is one window high where its layers allow it."""
+    grid = -(-max(shape[:2]) // settings["patch_size"])
+    window = next((size for size in (7, 8, 4) if grid % size == 0), 7)
+    stages = 1
+    while stages < min(4, settings["layers"]) and -(-grid // 2**stages) >= window:
+        stages += 1
+    below = [2 ** (stages - 1 - i) for i in range(stages)]
+    width = max(1, settings["d_model"] // below[0])
+    # Where the layers do not divide into stages, the later ones have more.
+    depths = [settings["layers"] * (i + 1) // stages - settings["layers"] * i // stages for i in range(stages)]
+    heads = [settings["heads"] // n if settings["heads"] % n == 0 else 1 for n in below]
+    return models.SwinTransformer(
+        shape[:2],
+        settings["patch_size"],
+        count,
+        window_size=window,
+        d_model=width,
+        depths=depths,
+        num_heads=heads,
+        mlp_ratio=settings["mlp_dim"] / settings["d_model"],
+        **_common(shape, settings, dropout, seed),
+    )
+
+
+def _common(shape, settings, dropout, seed):
+    return {
+        "channels": shape[2],
+        "mechanism": _mechanism(settings["mechanism"]),
+        "dropout_rate": dropout,
+        "drop_path_rate": settings["drop_path"],
+        "seed": seed,
+    }
 
 
 def _mechanism(text):
@@ -82,4 +128,4 @@ def _cnn(shape, count, settings, dropout, seed):
     return keras.Sequential(layers, name="cnn")
 
 
-BUILDERS = {"vit": _vit, "cnn": _cnn}
+BUILDERS = {"vit": _vit, "hybrid": _hybrid, "swin": _swin, "cnn": _cnn}

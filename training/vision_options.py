@@ -1,14 +1,15 @@
 """The options of a run that trains a classifier of images."""
 
+import math
 from dataclasses import dataclass
 
 from keras_attention.training import augmentation
 from keras_attention.training.image_sources import DIGITS
 from keras_attention.training.run_options import RunOptions, check_heads, epochs_option, option
 
-MODELS = ("vit", "cnn")
+MODELS = ("vit", "hybrid", "swin", "cnn")
 POOLINGS = ("token", "mean")
-DEFAULT_EPOCHS = 90
+DIGITS_EPOCHS, OTHER_EPOCHS = 90, 20
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class VisionOptions(RunOptions):
         UsageError: a value is out of range, or has no effect; the message names the flag.
     """
 
-    epochs: int | None = epochs_option(DEFAULT_EPOCHS)
+    epochs: int | None = epochs_option(f"{DIGITS_EPOCHS} for the digits, {OTHER_EPOCHS} for other data,")
     # --- data
     data: str = option(
         DIGITS,
@@ -44,17 +45,26 @@ class VisionOptions(RunOptions):
     # --- model
     model: str = option("vit", "Kind of model; cnn is a plain one to compare with.", choices=MODELS)
     mechanism: str | None = option(
-        None, "How attention attends: a name from `keras_attention.mechanisms.names()`; auto by default."
+        None,
+        "How attention attends: a name from `keras_attention.mechanisms.names()`, with options as in "
+        "nystrom:num_landmarks=8; auto by default.",
     )
-    patch_size: int | None = option(None, "Side of a patch in pixels; by default about a seventh of an image.", least=1)
+    patch_size: int | None = option(
+        None,
+        "Side of a patch in pixels: 2 for images up to 16 pixels, about a seventh up to 64, 16 above; swin: half.",
+        least=1,
+    )
     d_model: int | None = option(
-        None, "Width of the model: 64 for images up to 16 pixels, 128 up to 64, 192 above.", least=1
+        None,
+        "Width of the model or of its last stage: 64 for images up to 16 pixels, 128 up to 64, 192 above.",
+        least=1,
     )
     heads: int | None = option(None, "Attention heads; by default one for 32 of the width.", least=1)
     layers: int | None = option(None, "Blocks: 4 for images up to 16 pixels, 6 up to 64, 12 above.", least=1)
     mlp_dim: int | None = option(None, "Width of the feed-forward layers; 2 * d_model by default.", least=1)
     pooling: str | None = option(None, "What the class is read from: a class token or the mean.", choices=POOLINGS)
     dropout: float = option(0.0, "Dropout rate.", least=0, below=1)
+    drop_path: float = option(0.0, "Stochastic depth: the share of images that skip the last block.", least=0, below=1)
     # --- training
     validate_every: int | None = option(
         None,
@@ -74,8 +84,6 @@ class VisionOptions(RunOptions):
     label_smoothing: float = option(0.1, "Mass of the target distribution spread over the classes.", least=0, below=1)
     ema: float = option(0.99, "Momentum of the moving average of the weights that is kept; 0: none.", least=0, below=1)
 
-    default_epochs = DEFAULT_EPOCHS
-
     def __post_init__(self):
         super().__post_init__()
         if self.augment is not None:
@@ -83,18 +91,23 @@ class VisionOptions(RunOptions):
         if self.d_model is not None and self.heads is not None:
             check_heads(self.d_model, self.heads)
         if self.model == "cnn":
-            self.refuse_given(
-                ("mechanism", "patch_size", "heads", "mlp_dim", "pooling"), "a plain CNN has no such part"
-            )
+            unused = ("mechanism", "patch_size", "heads", "mlp_dim", "pooling", "drop_path")
+            self.refuse_given(unused, "a plain CNN has no such part")
+        if self.model == "swin":
+            self.refuse_given(("pooling",), "a Swin Transformer reads the class from the mean")
         if self.data == DIGITS:
             self.refuse_given(("test_share",), "the digits have a fixed test split of a fifth")
+
+    @property
+    def default_epochs(self):
+        return DIGITS_EPOCHS if self.data == DIGITS else OTHER_EPOCHS
 
     def also_fixed(self):
         # The learning rate is counted back from the end.
         return {"epochs", "steps", "minutes"}
 
     def chosen(self, *, size, folder):
-        """The options whose default depends on the images, by name.
+        """What the images decide where it is not given, and the other options of a model's shape, by name.
 
         Args:
             size: the longer side of the images in pixels.
@@ -102,10 +115,11 @@ class VisionOptions(RunOptions):
         """
         step = 0 if size <= 16 else 1 if size <= 64 else 2
         d_model = self.d_model or (64, 128, 192)[step]
+        patch_size = (2, 2 ** round(math.log2(size / 7)), 16)[step]
         defaults = {
             "augment": "shift,rotate" if self.data == DIGITS else "crop,flip" if folder else "crop",
             "mechanism": "auto",
-            "patch_size": 2 if step == 0 else max(1, round(size / 7)),
+            "patch_size": patch_size // 2 if self.model == "swin" else patch_size,
             "d_model": d_model,
             "heads": next(n for n in range(max(1, d_model // 32), 0, -1) if d_model % n == 0),
             "layers": (4, 6, 12)[step],
@@ -115,4 +129,4 @@ class VisionOptions(RunOptions):
         }
         values = {name: value if (own := getattr(self, name)) is None else own for name, value in defaults.items()}
         check_heads(values["d_model"], values["heads"])
-        return values
+        return {**values, "drop_path": self.drop_path}

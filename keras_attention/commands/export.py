@@ -28,12 +28,12 @@ def saved_model(
     length_penalty: PenaltyOption = None,
     max_length: MaxLengthOption = None,
 ):
-    """Write a SavedModel: text in, text out, and every step between as a signature."""
+    """Write a SavedModel: text or images in, text or labels out; of a translator every step between as a signature."""
     from keras_attention.export import export_saved_model
 
-    model, tokenizer = load(run)
+    model, known = load(run)
     options = {"beams": beams, "length_penalty": length_penalty, "max_length": max_length}
-    print(export_saved_model(model, out, tokenizer=tokenizer, **options))
+    print(export_saved_model(model, out, **known, **options))
 
 
 @app.command("onnx")
@@ -47,13 +47,17 @@ def onnx(
     """Write an ONNX folder: encoder, decoder and decoder with past, or one graph for another model."""
     from keras_attention.export import export_onnx
 
-    model, tokenizer = load(run)
+    model, known = load(run)
     options = {"beams": beams, "length_penalty": length_penalty, "max_length": max_length}
-    print(export_onnx(model, out, tokenizer=tokenizer, **options))
+    print(export_onnx(model, out, **known, **options))
 
 
 def load(run):
-    """`(model, tokenizer)` of a run folder, or `(model, None)` of a language model's one or a .keras file.
+    """`(model, known)` of a run folder or a .keras file.
+
+    Returns:
+        The model, and what the exports need to know beside it: `tokenizer` of a translator, `images` of a classifier of
+        images (its `ImageTask`), nothing of a language model or a .keras file.
 
     Raises:
         UsageError: nothing there, or a piece is missing or damaged.
@@ -66,18 +70,23 @@ def load(run):
         if not run.exists():
             raise UsageError(f"{run} does not exist: give a run folder or the file of a Keras model")
         try:
-            return keras.saving.load_model(run, compile=False), None
+            return keras.saving.load_model(run, compile=False), {}
         except Exception as error:
             # Keras lets the errors of zip, HDF5 and JSON through: all mean the same here.
             reason = " ".join(str(error).split())[:200]
             raise UsageError(f"{run} is no complete Keras model ({reason}): save it again") from error
     from keras_attention.generation.run_backend import RunBackend
+    from keras_attention.images import classifier as images
     from keras_attention.training.run_folder import RunFolder
 
     if not run.is_dir():
         raise UsageError(f"{run} is no folder: give a run folder of keras-attention train, or FILE.keras")
     folder = RunFolder(run)
-    if (run / "config.json").exists() and "tokenizer" in folder.read_config():  # bytes, of which there is no file
-        return folder.load_model(), None
-    backend = RunBackend(run)
-    return backend.model, backend.tokenizer
+    config = folder.read_config() if folder.config_path.exists() else {}
+    if "images" in config:
+        classifier = images.RunBackend(run)
+        return classifier.model, {"images": classifier.task}
+    if "tokenizer" in config:  # bytes, of which there is no file
+        return folder.load_model(), {}
+    translator = RunBackend(run)
+    return translator.model, {"tokenizer": translator.tokenizer}
