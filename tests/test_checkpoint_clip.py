@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_attention.checkpoints import load_clip
-from keras_attention.checkpoints.hugging_face import read_safetensors
+from keras_attention.checkpoints.hugging_face import read_tensors
 from keras_attention.errors import UsageError
 
 FOLDER = Path(__file__).parent / "data" / "hugging_face_clip"  # written by make_hugging_face_clip.py
@@ -128,23 +128,35 @@ def test_bad_folders_are_one_line(tmp_path):
             load_clip(tmp_path / "model")
 
 
-def test_safetensors_of_every_kind_and_several_files(tmp_path):
-    arrays = {"a": np.arange(6, dtype=np.float64).reshape(2, 3), "b": np.array([1.5, -2], np.float16)}
+def written(path, parts):
+    """A safetensors file of (name, dtype, array) parts."""
     entries, data = {"__metadata__": {"format": "pt"}}, b""
-    half = np.array([1.0, -3.25], np.float32)
-    parts = [
-        ("a", "F64", arrays["a"]),
-        ("b", "F16", arrays["b"]),
-        ("c", "BF16", (half.view(np.uint32) >> 16).astype(np.uint16)),
-    ]
     for name, dtype, x in parts:
         entries[name] = {"dtype": dtype, "shape": list(x.shape), "data_offsets": [len(data), len(data) + x.nbytes]}
         data += x.tobytes()
     header = json.dumps(entries).encode()
-    path = tmp_path / "some.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + data)
-    read = read_safetensors(path)
-    np.testing.assert_array_equal(read["a"], arrays["a"])
-    np.testing.assert_array_equal(read["b"], arrays["b"].astype(np.float32))
-    np.testing.assert_array_equal(read["c"], half)
-    assert read["b"].dtype == read["c"].dtype == np.float32
+
+
+def test_safetensors_of_every_kind_in_several_files(tmp_path):
+    double, half = np.arange(6, dtype=np.float64).reshape(2, 3), np.array([1.5, -2], np.float16)
+    brain = np.array([1.0, -3.25], np.float32)
+    upper = (brain.view(np.uint32) >> 16).astype(np.uint16)
+    written(tmp_path / "one.safetensors", [("a", "F64", double), ("b", "F16", half)])
+    written(tmp_path / "two.safetensors", [("c", "BF16", upper), ("d", "I64", np.array(7))])
+    index = {
+        "weight_map": {"a": "one.safetensors", "b": "one.safetensors", "c": "two.safetensors", "d": "two.safetensors"}
+    }
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    read = read_tensors(tmp_path)
+    assert {name: x.dtype.name for name, x in read.items()} == {
+        "a": "float64",
+        "b": "float32",
+        "c": "float32",
+        "d": "int64",
+    }
+    for name, want in (("a", double), ("b", half), ("c", brain), ("d", 7)):
+        np.testing.assert_array_equal(read[name], want)
+    (tmp_path / "two.safetensors").unlink()
+    with pytest.raises(UsageError, match=r"two.safetensors does not exist"):
+        read_tensors(tmp_path)

@@ -97,6 +97,27 @@ def test_the_text_tower_equals_the_loop(rng):
     assert model.compute_output_shape(ids.shape) == model(ids).shape
 
 
+def test_gradients_of_the_text_tower_equal_differences_of_the_loop(rng):
+    model = randomized(text_tower(activation=quick_gelu))
+    ids = pairs(rng)["text"]
+    weights = rng.normal(size=(B, 8))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(ids) * tf.constant(weights, tf.float32))
+    variables = [model.embedding.embeddings, model.blocks[0].attention.key_projection.kernel]
+    for variable, gradient in zip(variables, tape.gradient(loss, [v.value for v in variables])):
+        gradient, value = tf.convert_to_tensor(gradient).numpy(), variable.numpy()
+        for _ in range(4):
+            at = tuple(rng.integers(n) for n in value.shape) if variable is not variables[0] else (ids[0, 0], 3)
+            found = []
+            for step in (1e-2, -1e-2):
+                moved = value.copy()
+                moved[at] += step
+                variable.assign(moved)
+                found.append((expected_text(model, ids, ids != 0) * weights).sum())
+            variable.assign(value)
+            assert gradient[at] == pytest.approx((found[0] - found[1]) / 2e-2, rel=2e-2, abs=2e-3)
+
+
 def test_nothing_after_the_end_of_a_text_matters(rng):
     model = randomized(text_tower(pad_id=None))
     ids = np.array([[2, 0, 7, 3, 0, 0], [2, 5, 3, 3, 3, 3]])  # id 0 is a token like others

@@ -157,9 +157,9 @@ def test_a_folder_with_a_table(tmp_path, rng):
     assert read.images.shape == (2, 6, 6, 3) and read.images.dtype == np.uint8
     assert len(read.notes) == 2 and "bad.png is no image" in read.notes[0] and "none.png does not" in read.notes[1]
     rows = tmp_path / "rows.json"
-    rows.write_text(json.dumps([{"file": "two.png", "caption": "x", "tags": ["y", " "]}]))
+    rows.write_text(json.dumps([{"file": "two.png", "caption": "x", "tags": ["y", " "], "more_tags": "z, y"}]))
     again = read_captioned(tmp_path, rows)
-    assert again.images.shape == (1, 64, 64, 3) and again.tags == [("y",)]
+    assert again.images.shape == (1, 64, 64, 3) and again.tags == [("y", "z")]
 
 
 @pytest.mark.parametrize(

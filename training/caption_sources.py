@@ -52,8 +52,8 @@ def read_captioned(data, captions, size=None):
     Args:
         data: an .npz file with `images`, uint8 [N, H, W] or [N, H, W, 1 or 3], or a folder of image files.
         captions: a .json file: a list of objects with "caption" (or "annotation"), and where known "tags" (a list, or
-            a text with commas between) and "group"; for a folder also "file". Or, for a folder, a .tsv file with lines
-            `file<TAB>caption` or `file<TAB>caption<TAB>group`.
+            a text with commas between; keys that end in "_tags" count as well) and "group"; for a folder also "file".
+            Or, for a folder, a .tsv file with lines `file<TAB>caption` or `file<TAB>caption<TAB>group`.
         size: height and width to bring all images to; None keeps those of an .npz file, and is 64 for a folder.
 
     Raises:
@@ -138,10 +138,12 @@ def _read_json(path):
 
 def _row(path, number, given):
     caption = next((given[key] for key in _CAPTION_KEYS if given.get(key)), None)
-    tags = given.get("tags") or []
-    tags = tags.split(",") if isinstance(tags, str) else tags
-    texts = [caption, *tags] if isinstance(tags, list) else [None]
-    if not all(isinstance(text, str) for text in texts) or not caption.strip():
+    tags = []
+    for key, value in given.items():
+        if key == "tags" or key.endswith("_tags"):
+            value = value.split(",") if isinstance(value, str) else value or []
+            tags += value if isinstance(value, list) else [value]
+    if not all(isinstance(text, str) for text in (caption, *tags)) or not caption.strip():
         raise UsageError(
             f"Object {number} in {path} must have a text under {' or '.join(map(repr, _CAPTION_KEYS))}, and its tags, "
             "where it has some, must be texts."
@@ -149,7 +151,8 @@ def _row(path, number, given):
     return {
         "file": str(given.get("file") or ""),
         "caption": _spaced(caption),
-        "tags": tuple(_spaced(tag) for tag in tags if tag.strip()),
+        # Each once, in order.
+        "tags": tuple(dict.fromkeys(_spaced(tag) for tag in tags if tag.strip())),
         "group": str(given.get("group") or ""),
     }
 

@@ -6,7 +6,7 @@ from keras_attention.errors import UsageError
 from keras_attention.training import augmentation
 from keras_attention.training.run_options import RunOptions, check_heads, epochs_option, option
 
-DEFAULT_EPOCHS = 50
+DEFAULT_EPOCHS = 60
 MODELS = ("hybrid", "vit", "swin")
 _MIXERS = ("mixup", "cutmix")
 
@@ -58,7 +58,7 @@ class ClipOptions(RunOptions):
     # --- training
     batch_size: int = option(128, "Pairs in a batch, each compared with all others of it.", least=2)
     learning_rate: float = option(1e-3, "Largest learning rate; it falls along a cosine to 0.", above=0)
-    warmup: int = option(100, "Steps over which the learning rate rises.", least=0)
+    warmup: int = option(50, "Steps over which the learning rate rises.", least=0)
     weight_decay: float = option(
         0.1, "Decay of matrices; biases, norms, positions and the temperature have none.", least=0
     )

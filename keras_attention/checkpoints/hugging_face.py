@@ -57,7 +57,7 @@ def read_tensors(folder):
         files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise UsageError(f"{index} cannot be read ({error}). Restore it from a copy.") from None
-    return {name: x for file in files for name, x in read_safetensors(folder / file).items()}
+    return {name: x for file in files for name, x in read_safetensors(folder / Path(file).name).items()}
 
 
 def read_safetensors(path):
