@@ -12,12 +12,12 @@ from keras_attention.checkpoints import load_clip
 from keras_attention.checkpoints.hugging_face import read_tensors
 from keras_attention.errors import UsageError
 
-FOLDER = Path(__file__).parent / "data" / "hugging_face_clip"  # written by make_hugging_face_clip.py
+FOLDER = Path(__file__).parent / "fixtures" / "hf_clip"  # written by make_hf_clip.py
 
 
 @pytest.fixture(scope="module")
 def stages():
-    return dict(np.load(FOLDER / "stages.npz"))
+    return dict(np.load(FOLDER / "reference.npz"))
 
 
 @pytest.fixture(scope="module")
