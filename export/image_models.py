@@ -137,8 +137,14 @@ def write_configs(folder, model, images):
         "label2id": {label: i for i, label in enumerate(images.labels)},
         **{theirs: own[ours] for theirs, ours in _SIZES.items() if isinstance(own.get(ours), int)},
     }
+    for name, content in (("config.json", config), ("preprocessor_config.json", processor_config(images))):
+        (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def processor_config(images):
+    """What preprocessor_config.json says of the images of an `ImageInput`, as AutoImageProcessor reads it."""
     repeat = 3 // images.channels
-    processor = {
+    return {
         "image_processor_type": "ViTImageProcessor",
         "do_convert_rgb": True,
         "do_resize": True,
@@ -150,8 +156,6 @@ def write_configs(folder, model, images):
         "image_mean": list(images.mean) * repeat,
         "image_std": list(images.std) * repeat,
     }
-    for name, content in (("config.json", config), ("preprocessor_config.json", processor)):
-        (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 _SIZES = {

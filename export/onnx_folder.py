@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import keras_attention
 from keras_attention.errors import UsageError
-from keras_attention.export import folders, image_models, onnx_check, onnx_graph
+from keras_attention.export import clip_towers, folders, image_models, onnx_check, onnx_graph
 from keras_attention.export.onnx_check import PAST, PRESENT
 from keras_attention.export.onnx_config import write_configs
 from keras_attention.export.own_models import own_endpoint
@@ -16,6 +16,7 @@ from keras_attention.export.report import ExportReport
 from keras_attention.export.search_options import refuse_unused, search_options
 from keras_attention.export.signatures import capacity_of, decodes, decoding_endpoints, has_encoder
 from keras_attention.export.transformer_graphs import TransformerGraphs
+from keras_attention.models.clip import CLIP
 from keras_attention.models.decoder_lm import DecoderLM
 from keras_attention.models.transformer import Transformer
 
@@ -44,6 +45,10 @@ def export_onnx(
     written in float32, in which its weights are kept anyway. Where keys and values have fewer heads than queries they
     are repeated, as the layout cannot say it. Decoders whose state is not growing keys and values are refused.
 
+    A `keras_attention.models.CLIP` becomes model.onnx, from input_ids, pixel_values and attention_mask to
+    logits_per_image, logits_per_text, text_embeds and image_embeds, and its towers alone: text_model.onnx and
+    vision_model.onnx; `pixel_values` are normalised, and all vectors have length one.
+
     A classifier of images, which is any `keras.Model` given with `images`, becomes model.onnx from `pixel_values`
     float32 [B, 3, H, W], normalised, to `logits` float32 [B, N], with config.json and preprocessor_config.json: with
     them `optimum`'s ORTModelForImageClassification and AutoImageProcessor load the folder unmodified. Grey models take
@@ -64,7 +69,8 @@ def export_onnx(
         max_length: size of the decoding state of a model without an encoder; its own `max_length` by default.
         input_signature: for another model that is subclassed, nested `tf.TensorSpec` of its argument.
         samples: for another model, a list of its inputs to compare with; random ones by default.
-        images: for a classifier of images, the `keras_attention.images.ImageTask` it was trained for.
+        images: for CLIP, the `keras_attention.images.ImageInput` of its images, for preprocessor_config.json; for a
+            classifier of images, the `keras_attention.images.ImageTask` it was trained for.
         external_data_over: bytes of weights from which on a graph keeps them in a file beside it (a protobuf ends at
             2 GiB); move the two together.
 
@@ -81,6 +87,11 @@ def export_onnx(
     """
     onnx_graph.require_packages()
     folders.check_new(path)
+    if isinstance(model, CLIP):
+        why = "CLIP has no search, and what it takes is known"
+        given = {"beams": beams, "length_penalty": length_penalty, "max_length": max_length}
+        refuse_unused(why, **given, input_signature=input_signature, samples=samples)
+        return _export_clip(model, path, tokenizer, images, external_data_over)
     if images is not None:
         why = "a classifier of images has no search, and what it takes is known"
         given = {"tokenizer": tokenizer, "beams": beams, "length_penalty": length_penalty, "max_length": max_length}
@@ -119,6 +130,21 @@ def export_onnx(
                 onnx_check.compare_decoder(model, temporary, capacity, comparison)
         described = options if isinstance(model, Transformer) else {"max_length": capacity} if decoder else {}
         _describe(temporary, graphs, comparison, described)
+        folder = folders.move_new(temporary, path)
+    return ExportReport(folder, comparison.largest, comparison.differences, tuple(graphs))
+
+
+def _export_clip(model, path, tokenizer, images, external_data_over):
+    model = clip_towers.in_float32(model)
+    graphs = clip_towers.onnx_graphs(model, images)
+    with folders.beside(path) as temporary:
+        _write(temporary, graphs, model, external_data_over)
+        clip_towers.write_configs(temporary, model, images)
+        if tokenizer is not None:
+            tokenizer.save(temporary / "tokenizer.model")
+        opened = {name: onnx_check.Graph(temporary / name) for name in graphs}
+        comparison = clip_towers.compare_onnx(model, opened, images)
+        _describe(temporary, graphs, comparison, {} if images is None else {"images": images.as_dict()})
         folder = folders.move_new(temporary, path)
     return ExportReport(folder, comparison.largest, comparison.differences, tuple(graphs))
 

@@ -7,13 +7,14 @@ import tensorflow as tf
 
 import keras_attention
 from keras_attention.errors import UsageError
-from keras_attention.export import folders, graph_scan, image_models, saved_model_check
+from keras_attention.export import clip_towers, folders, graph_scan, image_models, saved_model_check
 from keras_attention.export.answers import Answers
 from keras_attention.export.own_models import own_endpoint
 from keras_attention.export.quiet import quiet
 from keras_attention.export.report import ExportReport
 from keras_attention.export.search_options import refuse_unused, search_options
 from keras_attention.export.signatures import capacity_of, decodes, decoding_endpoints, has_encoder
+from keras_attention.models.clip import CLIP
 
 
 def export_saved_model(
@@ -56,6 +57,14 @@ def export_saved_model(
     - `classify_bytes`: image_bytes string [B], each a JPEG, PNG, BMP or GIF file (its first frame) -> the same. One
       that cannot be decoded fails its batch, and the turning that a camera noted is not carried out, as `tf.io` has it.
 
+    Signatures of a `keras_attention.models.CLIP`, whose vectors have length one:
+
+    - `encode_image` (= `serving_default`): images uint8 [B, h, w, 1 to 4] of one size with `images`, and otherwise
+      normalised float32 [B, H, W, C] -> image_embeds float32 [B, P].
+    - `encode_text`, with a tokenizer: text string [B] -> text_embeds float32 [B, P]; longer texts lose their end.
+    - `encode_ids`: input_ids int32 [B, T], input_lengths int32 [B] -> text_embeds.
+    - `similarities`: image_embeds [B, P], text_embeds [N, P] -> logits_per_image float32 [B, N].
+
     Any other `keras.Model` gets `serving_default` from its call, with its own names; if it offers
 
         init_state(batch_size, max_length=N) -> state          a nested structure of batch-first tensors
@@ -73,7 +82,8 @@ def export_saved_model(
         max_length: size of decoding states and bound of answers; the model's own `max_length` by default.
         input_signature: for another model that is subclassed, nested `tf.TensorSpec` of its argument.
         samples: for another model, a list of its inputs to compare with; random ones by default.
-        images: for a classifier of images, the `keras_attention.images.ImageTask` it was trained for.
+        images: for CLIP, the `keras_attention.images.ImageInput` of its images; for a classifier of images, the
+            `keras_attention.images.ImageTask` it was trained for.
 
     Returns:
         `ExportReport`.
@@ -88,6 +98,11 @@ def export_saved_model(
         >>> serve(text=tf.constant(["Good morning"]))["text"]
     """
     folders.check_versions(path)
+    if isinstance(model, CLIP):
+        why = "CLIP has no search, and what it takes is known"
+        given = {"beams": beams, "length_penalty": length_penalty, "max_length": max_length}
+        refuse_unused(why, **given, input_signature=input_signature, samples=samples)
+        return _export_clip(model, path, tokenizer, images)
     if images is not None:
         why = "a classifier of images has no search, and what it takes is known"
         given = {"tokenizer": tokenizer, "beams": beams, "length_penalty": length_penalty, "max_length": max_length}
@@ -117,6 +132,19 @@ def export_saved_model(
         )
         described = (options if has_encoder(model) else {}) | ({"max_length": capacity} if decodes(model) else {})
         _describe(temporary, endpoints, comparison, described)
+        version = folders.move_as_version(temporary, path)
+    return ExportReport(version, comparison.largest, comparison.differences, tuple(sorted(endpoints)))
+
+
+def _export_clip(model, path, tokenizer, images):
+    endpoints = {endpoint.name: endpoint for endpoint in clip_towers.endpoints(model, tokenizer, images)}
+    endpoints["serving_default"] = endpoints["encode_image"]
+    with folders.beside(path) as temporary:
+        _write(temporary, endpoints, model, tokenizer)
+        graph_scan.check(temporary)
+        served = tf.saved_model.load(str(temporary)).signatures
+        comparison = clip_towers.compare_served(model, served, tokenizer, images)
+        _describe(temporary, endpoints, comparison, {} if images is None else {"images": images.as_dict()})
         version = folders.move_as_version(temporary, path)
     return ExportReport(version, comparison.largest, comparison.differences, tuple(sorted(endpoints)))
 

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_attention.commands.export import load
 from keras_attention.errors import UsageError
 from keras_attention.text import BOS_ID, EOS_ID, SentencePieceTokenizer
 from keras_attention.training import clip
@@ -272,9 +273,9 @@ def test_an_interrupted_run_equals_an_undisturbed_one(files, tmp_path, capsys):
     config = runs[0].read_config()
     assert config["groups"] == sorted(f"{colour}-ground" for colour in COLOURS)
     assert config["data"]["train"] == 72 and config["image_input"]["height"] == 8
+    loaded, known = load(runs[0].path)
+    assert known["tokenizer"].vocab_size == config["model"]["text_tower"]["config"]["vocab_size"]
+    assert known["images"].mean == tuple(config["image_input"]["mean"])
+    assert loaded.count_params() == first["parameters"]
     history = runs[0].read_history()
     assert history[0]["pairs"] == 64 and history[-1]["loss"] < history[0]["loss"]
-    assert (
-        SentencePieceTokenizer.load(runs[0].tokenizer_path).vocab_size
-        == config["model"]["text_tower"]["config"]["vocab_size"]
-    )

@@ -57,7 +57,7 @@ def load(run):
 
     Returns:
         The model, and what the exports need to know beside it: `tokenizer` of a translator, `images` of a classifier of
-        images (its `ImageTask`), nothing of a language model or a .keras file.
+        images (its `ImageTask`), both of a CLIP (its `ImageInput`), nothing of a language model or a .keras file.
 
     Raises:
         UsageError: nothing there, or a piece is missing or damaged.
@@ -76,13 +76,19 @@ def load(run):
             reason = " ".join(str(error).split())[:200]
             raise UsageError(f"{run} is no complete Keras model ({reason}): save it again") from error
     from keras_attention.generation.run_backend import RunBackend
+    from keras_attention.images import ImageInput
     from keras_attention.images import classifier as images
+    from keras_attention.text import SentencePieceTokenizer
     from keras_attention.training.run_folder import RunFolder
 
     if not run.is_dir():
         raise UsageError(f"{run} is no folder: give a run folder of keras-attention train, or FILE.keras")
     folder = RunFolder(run)
     config = folder.read_config() if folder.config_path.exists() else {}
+    if "image_input" in config:
+        pixels = ImageInput.from_dict(config["image_input"], folder.config_path)
+        texts = SentencePieceTokenizer.load(folder.require(folder.tokenizer_path))
+        return folder.load_model(), {"tokenizer": texts, "images": pixels}
     if "images" in config:
         classifier = images.RunBackend(run)
         return classifier.model, {"images": classifier.task}
