@@ -28,9 +28,7 @@ def build_clip(options, images, vocab_size):
             "seed": options.seed,
             "name": "image_tower",
         }
-        image_tower = IMAGE_TOWERS[options.model](
-            size, options, {**shared, "seed": options.seed, "name": "image_tower"}
-        )
+        image_tower = IMAGE_TOWERS[options.model](size, options, shared)
         text_tower = TextEncoder(
             vocab_size,
             d_model=options.d_model,
