@@ -256,6 +256,7 @@ def test_similarities_are_scaled_products_of_unit_vectors(rng):
     )
 
 
+@pytest.mark.slow
 def test_a_few_steps_tell_the_pairs_apart(rng):
     keras.utils.set_random_seed(1)
     model = CLIP(image_tower(), text_tower(), projection_dim=P)
