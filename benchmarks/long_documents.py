@@ -25,7 +25,7 @@ def main(arguments=None):
     """Prints the table; with --save also writes it into benchmarks/RESULTS.md, and two rows into CLAIMS.md."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.long_documents", description=__doc__.split("\n")[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=[2048, 4096, 8192, 16384])
-    parser.add_argument("--bytes", type=int, default=5 * 16384, help="to train on at each length")
+    parser.add_argument("--bytes", type=int, default=2 * 16384, help="to train on at each length")
     parser.add_argument("--mechanism", default="blockwise")
     parser.add_argument("--precision", default="float32", choices=["float32", "mixed_bfloat16", "mixed_float16"])
     parser.add_argument("--save", action="store_true", help="write into benchmarks/RESULTS.md and CLAIMS.md")

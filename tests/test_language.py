@@ -118,6 +118,13 @@ def test_a_run_learns_and_resumes_to_the_same_weights(files, undisturbed, tmp_pa
     assert metrics == folder.read_metrics()
     assert metrics["bits_per_byte"] == pytest.approx(metrics["loss"] / math.log(2))
     history = folder.read_history()
+    held_out = split_tail([read_bytes(path) for path in files], 0.05)[1]
+    kept, told, count = folder.load_model(), 0.0, 0
+    for ids, labels in ByteWindows(held_out, length=32, batch_size=4, shuffle=False).dataset():
+        real = labels != 0
+        log_probs = tf.gather(tf.nn.log_softmax(kept(ids)), labels, batch_dims=2)
+        told, count = told - tf.reduce_sum(log_probs[real]), count + tf.reduce_sum(tf.cast(real, tf.float32))
+    assert metrics["loss"] == pytest.approx(float(told / count), rel=1e-4)  # of the model that is kept
     assert 1 < metrics["bits_per_byte"] < 8 and history[-1]["val_bits_per_byte"] >= metrics["bits_per_byte"]
     assert metrics["steps"] == 12 and metrics["tokens_per_second"] > 0 and 100 < metrics["peak_memory_mb"] < 1e5
     config = folder.read_config()

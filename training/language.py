@@ -109,7 +109,7 @@ class LanguageRun(ModelRun):
         return {"data": {"origin": ", ".join(self.options.data), **self.bytes}, "tokenizer": tokenizer}
 
     def scores(self):
-        return {**self.validation.evaluate(), "peak_memory_mb": peak_memory() / 1e6}
+        return {**self.validation.scores(), "peak_memory_mb": peak_memory() / 1e6}
 
 
 class _Validation:
@@ -118,6 +118,7 @@ class _Validation:
     def __init__(self, model, batches, best_path):
         self.model, self.batches = model, batches
         self.best = BestWeights(model, best_path)
+        self._restored = None
 
     def __call__(self, record, last, progress):
         record.update({f"val_{name}": value for name, value in self.evaluate().items()})
@@ -133,7 +134,15 @@ class _Validation:
 
     def restore_best(self, best):
         """Give the model the variables of the best validation; False, with a printed line, where they are lost."""
-        return self.best.restore(best)
+        restored = self.best.restore(best)
+        self._restored = best if restored else None
+        return restored
+
+    def scores(self):
+        """The numbers of the model as it is: those of the best validation, if its weights were restored, are known."""
+        if self._restored is None:
+            return self.evaluate()
+        return {name.removeprefix("val_"): x for name, x in self._restored.items() if name.startswith("val_")}
 
 
 def _rank(record):
