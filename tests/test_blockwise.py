@@ -247,16 +247,17 @@ def test_dropout_is_the_same_in_the_recompute(rng):
     np.testing.assert_allclose(gradient, kept.sum(axis=0) * 2 / 16, atol=1e-6)
 
 
-def test_dropout_depends_on_seed_and_training_only(rng):
+def test_dropout_depends_on_the_seed_only(rng):
     q, k, v, _, _ = inputs(rng)
-    options = {"dropout_rate": 0.5, "training": True, "xla": False}
+    options = {"dropout_rate": 0.5, "xla": False}
     first = blockwise_attention(q, k, v, dropout_seed=[1, 2], block_size=2, **options)
     other_blocks = blockwise_attention(q, k, v, dropout_seed=[1, 2], block_size=5, **options)
     other_seed = blockwise_attention(q, k, v, dropout_seed=[2, 1], block_size=2, **options)
-    inference = blockwise_attention(q, k, v, dropout_seed=[1, 2], dropout_rate=0.5)
+    training = blockwise_attention(q, k, v, dropout_seed=[1, 2], dropout_rate=0.5, training=True)
     np.testing.assert_allclose(first, other_blocks, atol=1e-6)
     assert np.abs(first - other_seed).max() > 0.1
-    np.testing.assert_allclose(inference, blockwise_attention(q, k, v), atol=1e-6)
+    np.testing.assert_allclose(training, first, atol=1e-6)
+    assert np.abs(first - blockwise_attention(q, k, v)).max() > 0.1
 
 
 def test_dropout_mask_looks_random():
@@ -364,7 +365,8 @@ def test_exports_hold_no_compiled_function(rng, tmp_path):
         ({"use_causal_mask": True, "query_offset": np.zeros((2, 5), int)}, ValueError, "scalar or have shape"),
         ({"use_causal_mask": True, "query_positions": np.zeros(5, int)}, ValueError, "query_positions must have shape"),
         ({"use_causal_mask": True, "query_offset": 1, "query_positions": np.zeros((1, 5))}, ValueError, "not both"),
-        ({"dropout_rate": 0.5, "training": True}, ValueError, "needs dropout_seed"),
+        ({"dropout_rate": 0.5}, ValueError, "needs dropout_seed"),
+        ({"temperature": 0.0}, ValueError, "temperature must be a number above 0"),
         ({"dropout_rate": 1.5}, ValueError, "dropout_rate must be"),
         ({"block_size": 0}, ValueError, "block_size must be an integer"),
         ({"key_block_size": 2.5}, ValueError, "key_block_size must be an integer"),

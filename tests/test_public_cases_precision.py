@@ -329,6 +329,19 @@ def test_floating_ids_are_not_rounded(policy):
         np.testing.assert_array_equal(got._keras_mask, ids != 0)
 
 
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_floating_ids_are_not_rounded_by_the_model(policy):
+    ids = np.array([[2049, 257, 4099, 0]])
+    model = Transformer(
+        5000, 5000, d_model=4, num_heads=1, num_encoder_layers=1, num_decoder_layers=1, mlp_dim=4, dtype=policy
+    )
+    want = model({"source": ids, "target": ids[:, :3]})
+    inputs = {name: keras.Input((None,), name=name) for name in ("source", "target")}
+    for run in (model, keras.Model(inputs, model(inputs))):
+        got = run({"source": ids.astype("float32"), "target": ids[:, :3].astype("float32")})
+        np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("ending", [".weights.h5", ".keras"])
 @pytest.mark.parametrize("layers", [1, 3])
 def test_case_36_weights_of_another_depth_are_refused(tmp_path, layers, ending):

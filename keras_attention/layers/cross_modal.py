@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from keras_attention import mechanisms
 from keras_attention.layers import implicit_masks
+from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.mechanisms import base
 from keras_attention.ops import checks, masks
@@ -121,7 +122,7 @@ class CrossModalAttention(keras.layers.Layer):
             )
             for i, way in enumerate(self.directions)
         }
-        self.dropout = keras.layers.Dropout(self.dropout_rate, seed=seed, dtype=self.dtype_policy, name="dropout")
+        self.dropout = Dropout(self.dropout_rate, seed=seed, dtype=self.dtype_policy, name="dropout")
         self.projections, self.gates = {}, {}
 
     def build(self, image_shape, text_shape):

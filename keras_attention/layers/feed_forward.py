@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_attention.layers.dropout import Dropout
 from keras_attention.ops import checks
 
 
@@ -28,7 +29,7 @@ class FeedForward(keras.layers.Layer):
         self.dropout_rate = checks.rate("dropout_rate", dropout_rate)
         self.seed = seed
         self.supports_masking = True
-        self.dropout = keras.layers.Dropout(self.dropout_rate, seed=seed, dtype=self.dtype_policy, name="dropout")
+        self.dropout = Dropout(self.dropout_rate, seed=seed, dtype=self.dtype_policy, name="dropout")
 
     def build(self, x_shape):
         width = x_shape[-1]

@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_attention.layers.drop_path import DropPath
+from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.layer_scale import LayerScale
 from keras_attention.ops import checks
 
@@ -53,7 +54,7 @@ class Residual(keras.layers.Layer):
         self.normalization = keras.layers.LayerNormalization(
             epsilon=self.epsilon, dtype=self.dtype_policy, name="normalization"
         )
-        self.dropout = keras.layers.Dropout(self.dropout_rate, seed=seed, dtype=self.dtype_policy, name="dropout")
+        self.dropout = Dropout(self.dropout_rate, seed=seed, dtype=self.dtype_policy, name="dropout")
         self.layer_scale = layer_scale
         self.drop_path_rate = checks.rate("drop_path_rate", drop_path_rate)
         self.scaling = None

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from keras_attention.mechanisms.base import Mechanism, Supports, register
 from keras_attention.ops import checks, dot_product, rolling
+from keras_attention.ops.dropout import dropped
 
 
 @register("softmax")
@@ -114,7 +115,7 @@ def attend_to_all(
     scores, allowed = dot_product.with_bias(raw, bias, allowed)
     if score_clip is not None:
         scores = tf.clip_by_value(scores, -score_clip, score_clip)
-    weights = dot_product.dropped(weigh(scores, allowed), *(dropout or (0.0, None)))
+    weights = dropped(weigh(scores, allowed), *(dropout or (0.0, None)))
     output = dot_product.weighted_sum(weights, v)
     results = [output]
     if return_scores:

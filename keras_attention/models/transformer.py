@@ -11,6 +11,7 @@ from keras_attention.layers import (
     TokenEmbedding,
     recommended_num_heads,
 )
+from keras_attention.layers.dropout import Dropout
 from keras_attention.mechanisms import base as mechanisms
 from keras_attention.models import weights_files
 from keras_attention.models.reading import PAD, Reading, empty_counts, own_part, token_positions
@@ -82,7 +83,8 @@ class Transformer(keras.Model):
         seed=None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        # Autocast would round floating ids to the compute dtype.
+        super().__init__(autocast=False, **kwargs)
         self._config = {
             "source_vocab_size": checks.positive_int("source_vocab_size", source_vocab_size),
             "target_vocab_size": checks.positive_int("target_vocab_size", target_vocab_size),
@@ -144,9 +146,7 @@ class Transformer(keras.Model):
         )
         self.source_positions = self._positions("source_positions")
         self.target_positions = self._positions("target_positions")
-        self.embedding_dropout = keras.layers.Dropout(
-            dropout_rate, seed=seed, dtype=self.dtype_policy, name="embedding_dropout"
-        )
+        self.embedding_dropout = Dropout(dropout_rate, seed=seed, dtype=self.dtype_policy, name="embedding_dropout")
         self.encoder_blocks = [
             EncoderBlock(
                 d_model,

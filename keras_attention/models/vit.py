@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.layers import EncoderBlock, GridPositions, PatchEmbedding
+from keras_attention.layers.dropout import Dropout
 from keras_attention.mechanisms import base as mechanisms
 from keras_attention.models.image_model import ImageModel
 from keras_attention.ops import checks
@@ -122,9 +123,7 @@ class ViT(ImageModel):
         self.positions = GridPositions(
             self.grid, d_model, num_prefix_tokens=self.num_prefix_tokens, dtype=self.dtype_policy, name="positions"
         )
-        self.embedding_dropout = keras.layers.Dropout(
-            dropout_rate, seed=seed, dtype=self.dtype_policy, name="embedding_dropout"
-        )
+        self.embedding_dropout = Dropout(dropout_rate, seed=seed, dtype=self.dtype_policy, name="embedding_dropout")
         self.embedding_norm = None
         if embedding_norm:
             self.embedding_norm = keras.layers.LayerNormalization(

@@ -9,6 +9,7 @@ import math
 import tensorflow as tf
 
 from keras_attention.ops import checks, dot_product
+from keras_attention.ops.dropout import dropped
 
 
 def ceil_divide(length, size):
@@ -81,7 +82,7 @@ def attend(q, k, v, allowed, *, bias=None, scale=None, dropout_rate=0.0, dropout
     """
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     scores = _scores(q, k, scale, bias)
-    weights = dot_product.dropped(dot_product.masked_softmax(scores, allowed), dropout_rate, dropout_seed)
+    weights = dropped(dot_product.masked_softmax(scores, allowed), dropout_rate, dropout_seed)
     return dot_product.weighted_sum(weights, v)
 
 
@@ -114,7 +115,7 @@ def attend_together(q, parts, *, scale=None, dropout_rate=0.0, dropout_seed=None
         open_rows = tf.reduce_any(allowed, axis=-1, keepdims=True)
         some = open_rows if some is None else tf.logical_or(some, open_rows)
     weights = tf.nn.softmax(tf.concat(scores, axis=-1))
-    weights = dot_product.dropped(weights, dropout_rate, dropout_seed)
+    weights = dropped(weights, dropout_rate, dropout_seed)
     out, start = None, 0
     for (k, v, *_), width in zip(parts, widths):
         part = weights[..., start : start + width]

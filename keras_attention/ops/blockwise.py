@@ -20,6 +20,7 @@ def blockwise_attention(
     query_offset=None,
     query_positions=None,
     scale=None,
+    temperature=1.0,
     dropout_rate=0.0,
     dropout_seed=None,
     training=False,
@@ -48,10 +49,11 @@ def blockwise_attention(
             by default: the last query sees the last key. Only with `use_causal_mask`.
         query_positions: int32 [B, T] (or [1, T]) in place of `query_offset`: the position of each query.
         scale: factor on the scores in place of 1 / sqrt(D).
-        dropout_rate: share of weights set to zero while `training`.
+        temperature: the scores are divided by it.
+        dropout_rate: share of weights set to zero (the others grow by 1 / (1 - rate)); 0 at inference.
         dropout_seed: int [2], seed of the dropout mask, which is a function of this seed, the head and the position:
-            the same on every device, for every block size, compiled or not.
-        training: whether dropout applies; also the default of `xla`.
+            the same on every device, for every block size, compiled or not, and in the dense form.
+        training: whether this is part of a training step, for the default of `xla`.
         block_size, query_block_size, key_block_size: sides of the tiles; chosen from the shapes where None.
         xla: True compiles forward and backward with XLA (in their own function, inside whatever calls this), False
             leaves plain TensorFlow loops; both are exact. None compiles while `training` only, so that exported models
@@ -76,7 +78,6 @@ def blockwise_attention(
     kv_heads, key_length, width = k.shape[1], checks.sizes(k)[2], v.shape[-1]
     groups = heads // kv_heads
     rate = checks.rate("dropout_rate", dropout_rate)
-    rate = rate if training else 0.0
     if rate and dropout_seed is None:
         raise ValueError(f"dropout_rate={rate} needs dropout_seed, an int32 tensor of shape [2].")
     compiled = bool(training) if xla is None else bool(xla)
@@ -114,7 +115,7 @@ def blockwise_attention(
     tiling = tiling._replace(ragged=ragged)
     seed = tf.convert_to_tensor(dropout_seed) if rate else None
     limits = tiles.Limits(by_query.length, by_key.length, positions, padding, mask, None, seed)
-    scale = 1 / math.sqrt(depth) if scale is None else scale
+    scale = (1 / math.sqrt(depth) if scale is None else scale) / checks.positive_number("temperature", temperature)
     q = tf.reshape(tile_plan.padded(q, {2: by_query}), [batch, kv_heads, groups, by_query.room, depth])
     k, v = (tile_plan.padded(x, {2: by_key}) for x in (k, v))
     out = tf.reshape(_attend(q, k, v, bias, limits, tiling, scale, compiled), [batch, heads, by_query.room, width])

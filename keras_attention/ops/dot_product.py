@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.ops import checks, masks
+from keras_attention.ops.dropout import dropped
 
 
 def scaled_dot_product_attention(
@@ -126,15 +127,6 @@ def _softmax(scores):
         return tf.nn.softmax(scores)
     shape = checks.sizes(scores)
     return tf.reshape(tf.nn.softmax(tf.reshape(scores, [-1, *shape[-2:]])), shape)
-
-
-def dropped(weights, rate, seed):
-    """Inverted dropout by a stateless seed: the same seed gives the same mask, also in a recomputation."""
-    if not rate:
-        return weights
-    if seed is None:
-        raise ValueError(f"dropout_rate={rate} needs dropout_seed, an int32 tensor of shape [2].")
-    return tf.nn.experimental.stateless_dropout(weights, rate=rate, seed=seed)
 
 
 def weighted_sum(weights, v):
