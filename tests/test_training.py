@@ -229,7 +229,7 @@ def test_a_callback_can_end_training_in_the_middle_of_an_epoch(corpus, tmp_path)
 @pytest.mark.parametrize(
     ("given", "in_encoder", "in_decoder", "said"),
     [
-        ({"mechanism": "linformer"}, ("linformer", {"rank": 128}), ("softmax", {}), True),
+        ({"mechanism": "linformer"}, ("linformer", {"rank": 128}), ("auto", {}), True),
         ({"mechanism": "retention"}, ("retention", {"decay": "multi_scale"}), ("retention", {}), False),
         (
             {"mechanism": "linformer:max_length=24,rank=3", "decoder_mechanism": "local:radius=2"},
@@ -237,7 +237,7 @@ def test_a_callback_can_end_training_in_the_middle_of_an_epoch(corpus, tmp_path)
             ("local", {"radius": 2}),
             False,
         ),
-        ({"decoder_mechanism": "softmax:cache=rolling"}, ("softmax", {"cache": "full"}), ("softmax", {}), False),
+        ({"decoder_mechanism": "softmax:cache=rolling"}, ("auto", {"dense_bytes": 2**24}), ("softmax", {}), False),
     ],
     ids=str,
 )

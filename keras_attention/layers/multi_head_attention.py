@@ -12,6 +12,7 @@ from keras_attention.layers import (
     implicit_masks,
     keras_weights,
     position_schemes,
+    projections,
 )
 from keras_attention.mechanisms import base as mechanisms
 from keras_attention.ops import checks, masks
@@ -36,7 +37,8 @@ class MultiHeadAttention(keras.layers.Layer):
     Args:
         d_model: width of the output, and of all heads together unless `head_dim` is given.
         num_heads: number of query heads H.
-        mechanism: a name (`keras_attention.mechanisms.names()`), a `Mechanism`, or its config; `"auto"` is softmax.
+        mechanism: a name (`keras_attention.mechanisms.names()`), a `Mechanism`, or its config; `"auto"` is
+            exact softmax attention, dense or by tiles as the lengths have it (`AutoAttention`, `chosen_mechanism`).
         num_kv_heads: key and value heads, shared by groups of query heads (grouped-query attention); H by default.
         head_dim: size D of a head; d_model / num_heads by default.
         dropout_rate: share of attention weights dropped in training.
@@ -235,7 +237,9 @@ class MultiHeadAttention(keras.layers.Layer):
         else:
             k_inputs = inputs if q is None else self._cast(k)
             v_inputs = inputs if q is None else k_inputs if v is k else self._cast(v)
-            q_heads, k_heads, v_heads, projected = self.mechanism.project(self, inputs, k_inputs, v_inputs)
+            q_heads, k_heads, v_heads, projected = self.mechanism.project(
+                self, inputs, k_inputs, v_inputs, training=bool(training)
+            )
         batch, length = checks.sizes(q_heads)[0], checks.sizes(q_heads)[2]
         keys = checks.sizes(k_heads)[2]
         # A state's keys stand before the new ones: how many is known only when the graph runs.
@@ -293,13 +297,30 @@ class MultiHeadAttention(keras.layers.Layer):
         rest += [] if state is None else [state]
         return (output, *rest) if rest else output
 
-    def project_heads(self, q, k, v):
+    def project_heads(self, q, k, v, training=False):
         """The default projections: q [B,T,E], k, v [B,S,E] -> [B,H,T,D], [B,Hkv,S,D], [B,Hkv,S,D]."""
+        layers = self.query_projection, self.key_projection, self.value_projection
+        if training and k is v and projections.together(layers, k):
+            if q is k:
+                return projections.project(layers, q, self.head_dim)
+            q_heads = self.split_heads(self.query_projection(q), self.num_heads)
+            return q_heads, *projections.project(layers[1:], k, self.head_dim)
         return (
             self.split_heads(self.query_projection(q), self.num_heads),
             self.split_heads(self.key_projection(k), self.num_kv_heads),
             self.split_heads(self.value_projection(v), self.num_kv_heads),
         )
+
+    def chosen_mechanism(self, query_length, key_length=None, batch_size=None):
+        """Which mechanism attends at these lengths: "softmax" or "blockwise" where it is "auto", else its own name.
+
+        Args:
+            query_length: T. key_length: S, T by default. batch_size: B. None for what is not static while tracing.
+        """
+        key_length = query_length if key_length is None else key_length
+        if self.positions is not None and self.positions.acts_on == "distance":
+            key_length = None  # biases of all pairs are as large as the scores: dense, as for an unknown length
+        return self.mechanism.chosen(batch_size, self.num_heads, query_length, key_length)
 
     # --- decoding -------------------------------------------------------------------------------------------------
 

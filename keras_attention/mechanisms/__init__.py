@@ -8,6 +8,7 @@ from keras_attention.mechanisms.from_text import from_text
 from keras_attention.mechanisms.softmax import SoftmaxAttention
 from keras_attention.mechanisms.relu import ReluAttention
 from keras_attention.mechanisms.blockwise import BlockwiseAttention
+from keras_attention.mechanisms.auto import AutoAttention
 from keras_attention.mechanisms.local import LocalAttention
 from keras_attention.mechanisms.longformer import LongformerAttention
 from keras_attention.mechanisms.bigbird import BigBirdAttention
@@ -24,6 +25,7 @@ from keras_attention.mechanisms.retention import RetentionAttention
 # isort: on
 
 __all__ = [
+    "AutoAttention",
     "AxialAttention",
     "BigBirdAttention",
     "BlockSparseAttention",

@@ -8,6 +8,8 @@ import tensorflow as tf
 from keras_attention.ops import checks, kv_cache
 
 _REGISTRY = {}
+# Those that choose among others: not listed as ways to attend of their own.
+_UNLISTED = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +87,9 @@ class Mechanism(keras.layers.Layer):
     def build_heads(self, owner):
         """Creates weights of the mechanism itself; the owner's num_heads, num_kv_heads and head_dim are known."""
 
-    def project(self, owner, q, k, v):
+    def project(self, owner, q, k, v, training=False):
         """q [B,T,E], k [B,S,E], v [B,S,E] -> head tensors q [B,H,T,D], k, v [B,Hkv,S,D] and a dict for `attend`."""
-        q, k, v = owner.project_heads(q, k, v)
+        q, k, v = owner.project_heads(q, k, v, training)
         return q, k, v, {}
 
     def rotated(self, q, k, projected, rotate):
@@ -162,6 +164,10 @@ class Mechanism(keras.layers.Layer):
         """The state's rows `parents` (int32 [B']), for beams."""
         return kv_cache.reorder(state, parents)
 
+    def chosen(self, batch, heads, queries, keys):
+        """Name of the mechanism that attends at these sizes (None where not static): its own unless it chooses."""
+        return self.registered_name
+
     def refuse(self, request, use):
         """Raises for a request that this mechanism cannot honour, naming one that can."""
         raise ValueError(f"mechanism={self.registered_name!r} does not support {request}; use {use}.")
@@ -172,35 +178,37 @@ class Mechanism(keras.layers.Layer):
 
     @property
     def registered_name(self):
-        return next((name for name, cls in _REGISTRY.items() if type(self) is cls), type(self).__name__)
+        known = {**_REGISTRY, **_UNLISTED}
+        return next((name for name, cls in known.items() if type(self) is cls), type(self).__name__)
 
 
-def register(name):
-    """Class decorator: makes a mechanism known under `name` and to Keras' serialisation."""
+def register(name, listed=True):
+    """Class decorator: makes a mechanism known under `name` and to Keras' serialisation; `listed` in `names()`."""
 
     def decorate(cls):
-        known = _REGISTRY.get(name, cls)
+        known = {**_REGISTRY, **_UNLISTED}.get(name, cls)
         # A module that is imported anew registers its own class once more.
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(
                 f"A mechanism named {name!r} is registered already: {known.__module__}.{known.__qualname__}."
             )
-        _REGISTRY[name] = cls
+        (_REGISTRY if listed else _UNLISTED)[name] = cls
         return keras.saving.register_keras_serializable("keras_attention")(cls)
 
     return decorate
 
 
 def names():
-    """The names of all registered mechanisms, in the order of registration."""
+    """The names of all registered ways to attend, in the order of registration; "auto" chooses among them."""
     return list(_REGISTRY)
 
 
 def class_of(name):
     """The class registered under `name`, or a ValueError that lists the names."""
-    if name not in _REGISTRY:
-        raise ValueError(f"Unknown mechanism {name!r}; known are {', '.join(['auto', *_REGISTRY])}.")
-    return _REGISTRY[name]
+    known = {**_UNLISTED, **_REGISTRY}
+    if name not in known:
+        raise ValueError(f"Unknown mechanism {name!r}; known are {', '.join(known)}.")
+    return known[name]
 
 
 def get(identifier):
@@ -208,7 +216,7 @@ def get(identifier):
     if isinstance(identifier, Mechanism):
         return identifier
     if isinstance(identifier, str):
-        return class_of("softmax" if identifier == "auto" else identifier)()
+        return class_of(identifier)()
     if isinstance(identifier, dict):
         mechanism = keras.saving.deserialize_keras_object(identifier)
         if isinstance(mechanism, Mechanism):

@@ -43,27 +43,19 @@ class BlockwiseAttention(Mechanism):
     def attend(self, q, k, v, *, mask, scale, bias=None, dropout=None, return_scores=False, training=False):
         if return_scores:
             self.refuse("return_attention_scores=True", "mechanism='softmax'")
-        rate, seed = dropout or (0.0, None)
-        attended = blockwise_attention(
+        return attend_by_tiles(
             q,
             k,
             v,
-            mask.free,
-            bias=bias,
-            use_causal_mask=mask.causal,
-            padding_mask=mask.padding,
-            query_positions=mask.query_positions if mask.causal else None,
+            mask=mask,
             scale=scale,
-            dropout_rate=rate,
-            dropout_seed=seed,
-            training=training or bool(rate),
+            bias=bias,
+            dropout=dropout,
+            training=training,
             query_block_size=self.query_block_size,
             key_block_size=self.key_block_size,
-            xla=bool(training) if self.xla is None else self.xla,
+            xla=self.xla,
         )
-        if mask.query_padding is None:
-            return attended
-        return tf.where(mask.query_padding[:, None, :, None], attended, tf.zeros([], attended.dtype))
 
     def get_config(self):
         return {
@@ -72,3 +64,26 @@ class BlockwiseAttention(Mechanism):
             "key_block_size": self.key_block_size,
             "xla": self.xla,
         }
+
+
+def attend_by_tiles(q, k, v, *, mask, scale, bias=None, dropout=None, training=False, **tiling):
+    """`blockwise_attention` with the arguments of `Mechanism.attend`; `tiling` are its block sizes and `xla`."""
+    rate, seed = dropout or (0.0, None)
+    attended = blockwise_attention(
+        q,
+        k,
+        v,
+        mask.free,
+        bias=bias,
+        use_causal_mask=mask.causal,
+        padding_mask=mask.padding,
+        query_positions=mask.query_positions if mask.causal else None,
+        scale=scale,
+        dropout_rate=rate,
+        dropout_seed=seed,
+        training=training,
+        **tiling,
+    )
+    if mask.query_padding is None:
+        return attended
+    return tf.where(mask.query_padding[:, None, :, None], attended, tf.zeros([], attended.dtype))

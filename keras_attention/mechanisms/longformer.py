@@ -41,8 +41,8 @@ class LongformerAttention(Pattern):
         for name, width in (("query", q_width), ("key", k_width), ("value", v_width)):
             owner.add_projection(f"global_{name}", width, owner.num_heads)
 
-    def project(self, owner, q, k, v):
-        heads = owner.project_heads(q, k, v)
+    def project(self, owner, q, k, v, training=False):
+        heads = owner.project_heads(q, k, v, training)
         own = {
             "q_global": owner.global_query_projection(q),
             "k_global": owner.global_key_projection(k),

@@ -68,7 +68,7 @@ class LSHAttention(Mechanism):
             autocast=False,
         )
 
-    def project(self, owner, q, k, v):
+    def project(self, owner, q, k, v, training=False):
         heads = owner.split_heads(owner.query_projection(q), owner.num_heads)
         return heads, heads, owner.split_heads(owner.value_projection(v), owner.num_kv_heads), {}
 

@@ -87,8 +87,8 @@ class RetentionAttention(Recurrent):
                 name="decay_logits", shape=width, initializer=lambda shape, dtype=None: logits, autocast=False
             )
 
-    def project(self, owner, q, k, v):
-        q_heads, k_heads, v_heads = owner.project_heads(q, k, v)
+    def project(self, owner, q, k, v, training=False):
+        q_heads, k_heads, v_heads = owner.project_heads(q, k, v, training)
         if self.gate == "memory":
             v_heads *= tf.sigmoid(owner.split_heads(owner.gate_projection(v), owner.num_kv_heads))
         return q_heads, k_heads, v_heads, {}
