@@ -31,6 +31,15 @@ def test_gradients_too_small_for_half_precision_arrive(said_by):
     assert kernel == pytest.approx(0.99999, abs=1e-6)
 
 
+@pytest.mark.parametrize("name", ["mixed_float16", "mixed_bfloat16"])
+def test_one_layer_in_float16_is_enough_for_scaling(name):
+    inputs = keras.Input((None,), dtype="int32")
+    hidden = keras.layers.Dense(5, dtype=name)(keras.layers.Embedding(V, 6)(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(V)(hidden))
+    compile_model(model, TrainOptions(out="unused", precision="float32"))
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer) == (name == "mixed_float16")
+
+
 def test_without_scaling_they_vanish():
     """The fault itself, so that the test above is known to see it."""
     assert tiny_gradient(keras.optimizers.SGD(1e4), layer_dtype="mixed_float16") == 1.0

@@ -145,6 +145,40 @@ def test_half_precision_logits_are_summed_in_float32(rng, dtype):
     assert float(loss) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "XLA"])
+def test_smoothed_losses_and_gradients_of_large_logits(rng, jit):
+    """Against loops in float64: logits in the hundreds, each token with a gradient of its own."""
+    labels = rng.integers(0, V, (B, T)).astype("int32")
+    logits = rng.normal(0, 150, (B, T, V)).astype("float32")
+    upstream = rng.normal(size=(B, T)).astype("float32")
+
+    @tf.function(jit_compile=jit, autograph=False)
+    def run(labels, logits):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            losses = token_losses(labels, logits, 0.1)
+        return losses, tape.gradient(losses, logits, upstream)
+
+    losses, gradients = run(labels, tf.constant(logits))
+    for b, t in np.ndindex(B, T):
+        want = reference_losses.token_loss(labels[b, t], logits[b, t], 0.1)
+        assert float(losses[b, t]) == pytest.approx(want, rel=1e-5)
+        share = np.exp(logits[b, t].astype("float64") - logits[b, t].max())
+        target = np.full(V, 0.1 / V)
+        target[labels[b, t]] += 0.9
+        np.testing.assert_allclose(gradients[b, t], upstream[b, t] * (share / share.sum() - target), atol=1e-6)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "XLA"])
+def test_smoothing_makes_no_tensor_of_targets(jit):
+    """Beside the logits there is one tensor of their size, the gradient that the kernel returns."""
+    specs = [tf.TensorSpec([3], tf.int32), tf.TensorSpec([3, V], tf.float32)]
+    graph = tf.function(lambda y, x: token_losses(y, x, 0.1), specs, jit_compile=jit).get_concrete_function().graph
+    made = [node.name for node in graph.get_operations() for out in node.outputs if out.shape == (3, V)]
+    kinds = {graph.get_operation_by_name(name).type for name in made}
+    assert kinds <= {"Placeholder", "Reshape", "Identity", "IdentityN", "SoftmaxCrossEntropyWithLogits"}, kinds
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("label", [-1, V, 90000])
 def test_an_id_outside_the_vocabulary_is_not_an_easy_token(rng, smoothing, label):

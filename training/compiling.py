@@ -28,7 +28,7 @@ def compile_model(model, options):
         beta_2=0.98,
         epsilon=1e-9,
     )
-    optimizer = with_loss_scaling(optimizer, options.precision)
+    optimizer = with_loss_scaling(optimizer, options.precision, model)
     metrics = [TokenLoss(options.label_smoothing), MaskedAccuracy()]
     model.compile(
         optimizer,
@@ -52,7 +52,7 @@ def versions():
     }
 
 
-def with_loss_scaling(optimizer, precision):
+def with_loss_scaling(optimizer, precision, model=None):
     """The optimizer, scaling the loss where gradients in half precision would vanish without it.
 
     Keras does this on its own only where the model itself, and not just its layers, has the policy mixed_float16; said
@@ -61,8 +61,10 @@ def with_loss_scaling(optimizer, precision):
     Args:
         optimizer: Keras optimizer.
         precision: name of the dtype policy that the layers compute in.
+        model: built model; one layer of it with a policy of its own that computes in float16 is enough.
     """
-    if precision in ("mixed_float16", "float16"):
+    layers = [] if model is None else model._flatten_layers()
+    if precision in ("mixed_float16", "float16") or any(layer.compute_dtype == "float16" for layer in layers):
         return keras.optimizers.LossScaleOptimizer(optimizer)
     return optimizer
 

@@ -32,14 +32,38 @@ def token_losses(labels, logits, label_smoothing=0.0):
     known = (labels >= 0) & (labels < vocab_size)
     labels = tf.where(known, labels, 0)
     if label_smoothing:
-        # The dense form costs one [..., V] tensor and keeps TensorFlow's fused gradient; adding the uniform part to the
-        # sparse form takes nearly twice the time, most of it in the gradient of the gather.
-        off_value = label_smoothing / vocab_size
-        targets = tf.one_hot(labels, vocab_size, on_value=1.0 - label_smoothing + off_value, off_value=off_value)
-        losses = tf.nn.softmax_cross_entropy_with_logits(targets, logits)
+        losses = tf.reshape(
+            _smoothed(tf.reshape(labels, [-1]), tf.reshape(logits, [-1, vocab_size]), label_smoothing),
+            tf.shape(labels),
+        )
     else:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     return tf.where(known, losses, float("nan"))
+
+
+def _smoothed(labels, logits, smoothing):
+    """Cross-entropy [N] of logits [N, V] with `(1 - e) * one_hot(label) + e / V`, without a tensor of these targets.
+
+    It is log sum exp(logits) - (1 - e) * logits[label] - e * mean(logits), and its gradient softmax(logits) less the
+    targets, which differ from e / V in one place of a row.
+    """
+    vocab_size = logits.shape[-1]
+
+    @tf.custom_gradient
+    def losses(logits):
+        # With e / V as the targets of all rows TensorFlow's fused kernel gives e * (log sum exp - mean), and softmax
+        # less e / V as the gradient: it takes the sum of the targets for 1 there.
+        targets = tf.fill([1, vocab_size], smoothing / vocab_size)
+        uniform, gradient = tf.raw_ops.SoftmaxCrossEntropyWithLogits(features=logits, labels=targets)
+        mean, own = tf.reduce_mean(logits, axis=-1), tf.gather(logits, labels, batch_dims=1)
+
+        def backward(upstream):
+            places = tf.stack([tf.range(tf.size(labels)), labels], axis=1)
+            return tf.tensor_scatter_nd_sub(gradient * upstream[:, None], places, (1.0 - smoothing) * upstream)
+
+        return uniform / smoothing + (1.0 - smoothing) * (mean - own), backward
+
+    return losses(logits)
 
 
 def token_weights(labels, logits, sample_weight=None, ignore_id=0):

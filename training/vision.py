@@ -103,7 +103,7 @@ class VisionRun(ModelRun):
             ema_momentum=options.ema or 0.99,
         )
         optimizer.exclude_from_weight_decay(var_list=without_decay(model))
-        optimizer = with_loss_scaling(optimizer, options.precision)
+        optimizer = with_loss_scaling(optimizer, options.precision, model)
         smoothing = {"from_logits": True, "label_smoothing": options.label_smoothing}
         metrics = [
             # Under this name it takes the place of Keras' own, which cannot be restored in the middle of an epoch.
