@@ -10,7 +10,7 @@ def limit_threads(threads):
         tf.config.threading.set_inter_op_parallelism_threads(threads)
 
 
-def keras_step(model, loss, vocab_size, batch, length, learning_rate, jit_compile):
+def keras_step(model, loss, vocab_size, batch, length, learning_rate, jit_compile, adam=None):
     """A callable that does one step of Adam on one batch of random ids and returns the loss.
 
     Args:
@@ -19,12 +19,13 @@ def keras_step(model, loss, vocab_size, batch, length, learning_rate, jit_compil
         vocab_size, batch, length: of the random ids, none of which is padding.
         learning_rate: of Adam.
         jit_compile: whether the step is compiled by XLA.
+        adam: class of the optimizer, `keras.optimizers.Adam` by default.
     """
     import keras
     import numpy as np
 
     rng = np.random.default_rng(0)
     source, target, labels = rng.integers(1, vocab_size, (3, batch, length)).astype("int32")
-    optimizer = keras.optimizers.Adam(learning_rate, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
+    optimizer = (adam or keras.optimizers.Adam)(learning_rate, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
     model.compile(optimizer, loss, jit_compile=jit_compile)
     return lambda: float(model.train_on_batch({"source": source, "target": target}, labels))

@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_attention.models import CLIP, TextEncoder
+from keras_attention.models import CLIP, TextEncoder, Transformer
+from keras_attention.training.adam import FusedAdam
 from keras_attention.training.losses import MaskedCrossentropy, TokenLoss
 
 CPU = tf.config.list_physical_devices("CPU")[0]
@@ -62,6 +63,32 @@ def fit(out):
         out["weights of two"], out["history of two"] = trained()
 
 
+def fit_translation(out):
+    """A small Transformer with our Adam: on one device, on two without and with dropout, and on two under XLA."""
+    rng = np.random.default_rng(7)
+    batch = {name: rng.integers(1, 9, (8, length)).astype("int32") for name, length in (("source", 5), ("target", 4))}
+    labels = rng.integers(1, 9, (8, 4)).astype("int32")
+    labels[[2, 3, 6, 7], 1:] = 0
+
+    def trained(rate, jit=False):
+        keras.utils.set_random_seed(4)
+        sizes = {"d_model": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "mlp_dim": 12}
+        model = Transformer(9, 9, dropout_rate=rate, attention_dropout_rate=rate, seed=1, **sizes)
+        model.build()
+        model.compile(FusedAdam(0.05, epsilon=1e-3), MaskedCrossentropy(0.1), metrics=[TokenLoss(0.1)], jit_compile=jit)
+        history = model.fit(batch, labels, batch_size=4, epochs=2, shuffle=False, verbose=0)
+        return [[x for w in model.trainable_variables for x in np.ravel(w)], history.history["loss"]]
+
+    out["translation of one"] = trained(0.0)
+    with STRATEGY.scope():
+        out["translation of two"] = trained(0.0)
+        out["translation with dropout"] = trained(0.2)
+        try:
+            out["translation under XLA"] = trained(0.2, jit=True)[1]
+        except tf.errors.InvalidArgumentError as error:
+            out["translation under XLA"] = str(error)
+
+
 def fit_pairs(out):
     """CLIP on batches of four pairs, in which a text stands on both replicas; its factor begins at its bound."""
     rng = np.random.default_rng(6)
@@ -93,5 +120,6 @@ if __name__ == "__main__":
     results = {}
     one_step(results)
     fit(results)
+    fit_translation(results)
     fit_pairs(results)
     print(json.dumps(results, default=float))

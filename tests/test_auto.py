@@ -21,7 +21,7 @@ def short(monkeypatch):
 
 def new_layer(mechanism, dtype="float32", **options):
     layer = MultiHeadAttention(
-        D_MODEL, H, mechanism, num_kv_heads=K, head_dim=D, temperature=1.3, seed=5, dtype=dtype, **options
+        D_MODEL, H, mechanism, num_kv_heads=K, temperature=1.3, seed=5, dtype=dtype, **{"head_dim": D, **options}
     )
     layer.build((None, None, WIDTH))
     rng = np.random.default_rng(1)
@@ -57,7 +57,7 @@ def test_biases_by_distance_are_dense(rng, short):
     x = rng.normal(size=(B, T, WIDTH)).astype("float32")
     assert layers[0].chosen_mechanism(10**6) == "softmax"
     np.testing.assert_allclose(layers[0](x, training=True), layers[1](x, training=True), atol=1e-6)
-    rotary = [new_layer(m, positions="rotary") for m in (AutoAttention(dense_bytes=0), "softmax")]
+    rotary = [new_layer(m, positions="rotary", head_dim=4) for m in (AutoAttention(dense_bytes=0), "softmax")]
     assert rotary[0].chosen_mechanism(10**6) == "blockwise"
     np.testing.assert_allclose(*(layer(x, use_causal_mask=True) for layer in rotary), atol=2e-6)
 

@@ -172,9 +172,9 @@ def _optimized(concrete):
 def test_no_compiler_merges_the_second_pass_with_the_first(rng, way):
     x, *_ = inputs(rng)
     plain, twice = (products(way, remat, x) for remat in (False, True))
-    # Two blocks with four projections, scores, values and two dense layers: 8 products in a pass, of which the last
-    # is not needed a second time.
-    assert twice - plain >= 2 * 7, (plain, twice)
+    # Two blocks with a projection of q, k and v, scores, values, an output projection and two dense layers: 6 products
+    # in a pass, of which the last is not needed a second time.
+    assert twice - plain >= 2 * 5, (plain, twice)
 
 
 def test_a_second_derivative_is_right(rng):

@@ -226,6 +226,18 @@ def test_fit_on_two_replicas_equals_fit_on_one(replicas):
     np.testing.assert_allclose(replicas["history of two"], replicas["history of one"], rtol=1e-5)
 
 
+def test_case_27_translation_on_two_replicas(replicas):
+    """keras#20611: without dropout the weights of one device; dropout runs; XLA's refusal says what it refuses."""
+    (want, want_losses), (got, got_losses) = replicas["translation of one"], replicas["translation of two"]
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    np.testing.assert_allclose(got_losses, want_losses, rtol=1e-5)
+    weights, losses = replicas["translation with dropout"]
+    assert np.isfinite(losses).all() and np.abs(np.subtract(weights, want)).max() > 1e-3
+    # TensorFlow does not let two replicas of one process share a compiled step; should it ever, this is finite losses.
+    refusal = replicas["translation under XLA"]
+    assert "tfvariable_on_a_different_device" in refusal if isinstance(refusal, str) else np.isfinite(refusal).all()
+
+
 def test_pairs_on_two_replicas_are_compared_with_all_pairs(replicas):
     """CLIP's weights and losses; a text that stands on both replicas is nobody's wrong answer on either."""
     (want, want_losses, _), (got, got_losses, factor) = replicas["pairs of one"], replicas["pairs of two"]

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_attention import __version__
+from keras_attention.training.adam import FusedAdam
 from keras_attention.training.losses import MaskedAccuracy, MaskedCrossentropy, TokenLoss
 from keras_attention.training.schedules import WarmupInverseSqrt
 
@@ -22,7 +23,7 @@ def compile_model(model, options):
         The metrics, "loss" first.
     """
     # Adam as in Vaswani et al., 2017, section 5.3.
-    optimizer = keras.optimizers.Adam(
+    optimizer = FusedAdam(
         WarmupInverseSqrt(options.learning_rate, options.warmup, options.cooldown, options.steps),
         beta_1=0.9,
         beta_2=0.98,

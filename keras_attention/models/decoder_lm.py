@@ -11,6 +11,7 @@ from keras_attention.layers import (
     position_schemes,
     recommended_num_heads,
 )
+from keras_attention.layers.dropout import Dropout
 from keras_attention.mechanisms import base as mechanisms
 from keras_attention.models import weights_files
 from keras_attention.models.reading import PAD, Reading, checked_batch, empty_counts, own_part, token_positions
@@ -113,9 +114,7 @@ class DecoderLM(keras.Model):
         self.max_length = max_length
         self.embedding = TokenEmbedding(vocab_size, d_model, pad_id=PAD, dtype=self.dtype_policy, name="embedding")
         self.position_encoding = self._position_encoding()
-        self.embedding_dropout = keras.layers.Dropout(
-            dropout_rate, seed=seed, dtype=self.dtype_policy, name="embedding_dropout"
-        )
+        self.embedding_dropout = Dropout(dropout_rate, seed=seed, dtype=self.dtype_policy, name="embedding_dropout")
         heads = recommended_num_heads(d_model, divisor=True) if num_heads is None else num_heads
         checks.divisible("d_model", d_model, "num_heads", checks.positive_int("num_heads", heads))
         told = None

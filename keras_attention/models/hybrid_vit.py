@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.layers import ConvStem, EncoderBlock, GridPositions, RelativePositionBias2D
+from keras_attention.layers.dropout import Dropout
 from keras_attention.mechanisms import base as mechanisms
 from keras_attention.models.image_model import ImageModel
 from keras_attention.ops import checks
@@ -126,9 +127,7 @@ class HybridViT(ImageModel):
             dtype=self.dtype_policy,
             name="stem",
         )
-        self.embedding_dropout = keras.layers.Dropout(
-            dropout_rate, seed=seed, dtype=self.dtype_policy, name="embedding_dropout"
-        )
+        self.embedding_dropout = Dropout(dropout_rate, seed=seed, dtype=self.dtype_policy, name="embedding_dropout")
         self.blocks = [
             EncoderBlock(
                 d_model,

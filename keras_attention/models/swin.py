@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.layers import PatchEmbedding, PatchMerging, WindowBlock
+from keras_attention.layers.dropout import Dropout
 from keras_attention.mechanisms import base as mechanisms
 from keras_attention.models.image_model import ImageModel
 from keras_attention.ops import checks
@@ -109,9 +110,7 @@ class SwinTransformer(ImageModel):
         self.embedding_norm = keras.layers.LayerNormalization(
             epsilon=1e-5, dtype=self.dtype_policy, name="embedding_norm"
         )
-        self.embedding_dropout = keras.layers.Dropout(
-            dropout_rate, seed=seed, dtype=self.dtype_policy, name="embedding_dropout"
-        )
+        self.embedding_dropout = Dropout(dropout_rate, seed=seed, dtype=self.dtype_policy, name="embedding_dropout")
         rates = iter(np.linspace(0, drop_path_rate, sum(depths)))
         self.blocks, self.mergings = [], []
         for stage, (depth, heads) in enumerate(zip(depths, num_heads)):

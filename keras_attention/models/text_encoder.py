@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_attention.layers import EncoderBlock, PositionalEncoding, TokenEmbedding, recommended_num_heads
+from keras_attention.layers.dropout import Dropout
 from keras_attention.mechanisms import base as mechanisms
 from keras_attention.models import weights_files
 from keras_attention.ops import checks
@@ -96,7 +97,7 @@ class TextEncoder(keras.Model):
             vocab_size, d_model, pad_id=None, scale=False, dtype=self.dtype_policy, name="embedding"
         )
         self.positions = PositionalEncoding(max_length, d_model, dtype=self.dtype_policy, name="positions")
-        self.dropout = keras.layers.Dropout(dropout_rate, seed=seed, dtype=self.dtype_policy, name="dropout")
+        self.dropout = Dropout(dropout_rate, seed=seed, dtype=self.dtype_policy, name="dropout")
         self.blocks = [
             EncoderBlock(
                 d_model,

@@ -38,7 +38,7 @@ def local(
         distance_bias: None, or a function from int32 [1, 1, C, M], key place minus query place, to numbers
             [1, H, C, M] that are added to the scores: they are the same in all blocks.
         scale: factor on the scores; 1 / sqrt(D) by default.
-        dropout_rate, dropout_seed: see `dot_product.dropped`.
+        dropout_rate, dropout_seed: see `dropout.dropped`.
 
     Returns:
         [B, H, T, Dv] in q's dtype; rows without a key are zero.
