@@ -127,9 +127,9 @@ def offset_bias(layer, grid):
         bias[:, before:, :before], bias[:, :before, before:] = to_prefix[:, None, None], from_prefix[:, None, None]
         bias[:, :before, :before] = inside[:, None, None]
     for q, k in np.ndindex(n, n):
-        # From the ends of the new table to the ends of the old one.
-        y = (k // columns - q // columns + rows - 1) * ((2 * h - 2) / (2 * rows - 2) if rows > 1 else 0)
-        x = (k % columns - q % columns + columns - 1) * ((2 * w - 2) / (2 * columns - 2) if columns > 1 else 0)
+        # Offset 0 is in the middle of both tables, the ends of the new one are those of the old one.
+        y = (k // columns - q // columns) * ((h - 1) / (rows - 1) if rows > 1 else 0) + h - 1
+        x = (k % columns - q % columns) * ((w - 1) / (columns - 1) if columns > 1 else 0) + w - 1
         value = 0
         for r in range(2 * h - 1):
             for c in range(2 * w - 1):

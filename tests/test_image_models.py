@@ -70,7 +70,7 @@ def close(got, want, tolerance=2e-5):
 
 
 @every_model
-@pytest.mark.parametrize("size", [(H, W), OTHER], ids=str)
+@pytest.mark.parametrize("size", [(H, W), OTHER, (1, 5)], ids=str)
 def test_every_state_equals_the_reference(rng, case, size):
     model, x = built(case.make()), pictures(rng, *size)
     states, tokens, output = case.reference(model, x.astype("float64"))
@@ -107,7 +107,10 @@ def test_relative_bias_at_another_grid_is_that_of_a_resized_layer(rng):
     layer = RelativePositionBias2D((2, 3), 4, num_prefix_tokens=2)
     for w in layer.weights:
         w.assign(rng.normal(size=w.shape))
-    np.testing.assert_allclose(layer((4, 2)), layer.resized((4, 2))(), atol=1e-6)
+    for grid in ((4, 2), (1, 5)):
+        np.testing.assert_allclose(layer(grid), layer.resized(grid)(), atol=1e-6)
+    # A row of three: the offset 0 is still the one in the middle of the table.
+    np.testing.assert_allclose(layer((1, 3))[:, 2, 2], layer.table.numpy()[7], atol=1e-6)
     np.testing.assert_array_equal(layer((2, 3)), layer())
 
 
@@ -216,6 +219,25 @@ def test_gradients(rng, case):
             sides.append((case.reference(model, x.astype("float64"))[2] * upstream).sum())
         want, parts = (sides[0] - sides[1]) / 2e-3, [(g * d).sum() for g, d in zip(gradients, directions)]
         np.testing.assert_allclose(sum(parts), want, rtol=5e-3, atol=5e-3 * np.linalg.norm(parts))
+
+
+@pytest.mark.slow
+@every_model
+def test_xla_trains_alike(rng, case):
+    """A training step in XLA gives the loss and gradients of eager code; dropout, which XLA draws anew, is left out."""
+    x, upstream = pictures(rng, *OTHER), rng.normal(size=(2, 5)).astype("float32")
+    results = []
+    for compiled in (False, True):
+        model = built(case.make(drop_path_rate=0.0))
+
+        def step(x, model=model):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(x, training=True) * upstream)
+            return [loss, *map(tf.convert_to_tensor, tape.gradient(loss, model.trainable_variables))]
+
+        results.append((tf.function(step, jit_compile=True) if compiled else step)(x))
+    for eager, xla in zip(*results):
+        np.testing.assert_allclose(xla, eager, rtol=1e-3, atol=1e-5 + 1e-3 * np.abs(eager).max())
 
 
 @every_model

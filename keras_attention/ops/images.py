@@ -61,9 +61,10 @@ def bicubic_matrix(size, source):
 
 
 def linear_matrix(size, source):
-    """As `bicubic_matrix`, but linear and with the ends kept: places run from 0 to source - 1."""
-    step = tf.cast(source - 1, tf.float32) / tf.cast(tf.maximum(size - 1, 1), tf.float32)
-    place = tf.range(tf.cast(size, tf.float32))[:, None] * step
+    """As `bicubic_matrix`, but linear and with the ends kept; one number alone is that in the middle."""
+    last = tf.cast(size - 1, tf.float32)
+    step = (source - 1) / tf.maximum(last, 1)
+    place = (tf.range(tf.cast(size, tf.float32))[:, None] - last / 2) * step + (source - 1) / 2
     return tf.nn.relu(1 - tf.abs(place - tf.range(source, dtype=tf.float32)))
 
 

@@ -155,7 +155,8 @@ def resized_offsets(table, window, new_window):
     """
     axes = []
     for old, new in zip(window, new_window):
-        places = np.linspace(0, 2 * old - 2, 2 * new - 1)
+        # Where there is no offset but 0, it stays the one in the middle.
+        places = np.linspace(0, 2 * old - 2, 2 * new - 1) if new > 1 else np.array([old - 1])
         axes.append(np.stack([np.interp(places, np.arange(2 * old - 1), one) for one in np.eye(2 * old - 1)], axis=1))
     grid = np.reshape(table, [2 * window[0] - 1, 2 * window[1] - 1, -1])
     return np.einsum("yi,xj,ijh->yxh", *axes, grid).reshape(-1, grid.shape[-1])
