@@ -21,7 +21,7 @@ LONGEST_DENSE = 8192
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attention", description=__doc__.split("\n")[0])
-    parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 4096, 16384])
+    parser.add_argument("--lengths", type=int, nargs="*", default=[1024, 4096, 16384], help="none: no functions")
     parser.add_argument(
         "--masks", nargs="+", default=["causal", "full", "padded"], choices=["causal", "full", "padded"]
     )
@@ -32,14 +32,14 @@ def main(arguments=None):
     parser.add_argument("--no-torch", action="store_true", help="leave PyTorch out (its environment is not needed)")
     parser.add_argument("--save", action="store_true", help="put the tables into benchmarks/RESULTS.md")
     options = parser.parse_args(arguments)
-    torch = None
-    if not options.no_torch:
-        if not PEERS.exists():
-            parser.error(f"{PEERS} is missing: run benchmarks/peers/setup.sh, or give --no-torch")
-        torch = Worker([PEERS, "-m", "benchmarks.peers.torch_worker"])
-    reports = [functions(options, torch)]
-    if torch:
-        torch.close()
+    if not options.no_torch and not PEERS.exists():
+        parser.error(f"{PEERS} is missing: run benchmarks/peers/setup.sh, or give --no-torch")
+    reports = []
+    if options.lengths:
+        torch = None if options.no_torch else Worker([PEERS, "-m", "benchmarks.peers.torch_worker"])
+        reports.append(functions(options, torch))
+        if torch:
+            torch.close()
     if options.layer_lengths:
         reports.append(layers(options))
     if options.memory_lengths:
