@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.harness import Report
 from benchmarks.translation import command_of
-from examples.demo import demo_options
+from examples.demo import STEPS, demo_options
 from keras_attention.errors import UsageError
 from keras_attention.training.run_folder import RunFolder
 
@@ -52,7 +52,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(prog="python -m benchmarks.demo_mechanisms", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=OUT, help="folder of the run folders")
     parser.add_argument("--runs", nargs="+", default=list(RUNS), choices=list(RUNS), metavar="NAME")
-    parser.add_argument("--steps", type=int, default=1300, help="of training; the cool-down is three fifths of them")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of training; the cool-down is three fifths of them")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-training", action="store_true", help="only the table of what is there")
     parser.add_argument("--save", action="store_true", help="write the section of benchmarks/RESULTS.md")

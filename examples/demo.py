@@ -25,6 +25,8 @@ from keras_attention.training.translation import train
 HELD_OUT = 1000
 COMPARED = 200  # sentences that all three translate for the comparison
 NEW_TOKENS = 128  # of the generation that is timed with and without the cache
+# With 1,300 the rarest kinds of phrase come out right in 88 to 95 of 100, as the rounding of the machine has it.
+STEPS = 1800
 
 
 EXACT, EXACT_OF_A_KIND = 0.95, 0.90  # what the demo promises
@@ -35,7 +37,7 @@ def main(argv=None):
     """Runs the demo; returns the process's exit code, 1 where a promise is not kept."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
-    parser.add_argument("--steps", type=int, default=1300)
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     out = arguments.out
@@ -47,7 +49,7 @@ def main(argv=None):
         parser.exit(2, f"{parser.prog}: {error}\n")
 
 
-def demo_options(out, *, steps=1300, seed=0, **others):
+def demo_options(out, *, steps=STEPS, seed=0, **others):
     """The `TrainOptions` of the demo's task; `others` are further options, such as `mechanism`."""
     return TrainOptions(
         out=str(out),
