@@ -13,8 +13,7 @@ from keras_attention.layers import (
 )
 from keras_attention.layers.dropout import Dropout
 from keras_attention.mechanisms import base as mechanisms
-from keras_attention.models import carried_scores, weights_files
-from keras_attention.models.carried_scores import CarriedScores
+from keras_attention.models import weights_files
 from keras_attention.models.reading import PAD, Reading, checked_batch, empty_counts, own_part, token_positions
 from keras_attention.ops import checks, kv_cache
 
@@ -44,8 +43,6 @@ class DecoderLM(keras.Model):
         positions: added to the embeddings, "sinusoidal" or "learned" with a table of `max_length`; told to attention,
             "rotary", "alibi", "relative", or a position layer, see `MultiHeadAttention`; or "none", for mechanisms that
             know the order by themselves (retention).
-        residual_attention_layers: how many of the last blocks add the attention scores of the block before to their
-            own, see `Transformer`. 0 by default.
         max_length: the longest sequence of learned positions, and the size of exported decoding states; None for no
             limit, which an export then has to be given.
         tie_output: the output projection is the embedding table.
@@ -85,7 +82,6 @@ class DecoderLM(keras.Model):
         activation="gelu",
         gated_mlp=False,
         positions="sinusoidal",
-        residual_attention_layers=0,
         max_length=None,
         tie_output=True,
         remat=False,
@@ -108,9 +104,6 @@ class DecoderLM(keras.Model):
             "activation": keras.activations.serialize(keras.activations.get(activation)),
             "gated_mlp": bool(gated_mlp),
             "positions": position_schemes.serialized(positions),
-            "residual_attention_layers": carried_scores.checked(
-                residual_attention_layers, remat, num_layers=num_layers
-            ),
             "max_length": None if max_length is None else checks.positive_int("max_length", max_length),
             "tie_output": bool(tie_output),
             "remat": bool(remat),
@@ -147,8 +140,6 @@ class DecoderLM(keras.Model):
             )
             for i in range(num_layers)
         ]
-        self.residual_attention_layers = residual_attention_layers
-        carried_scores.check_mechanisms(self.blocks, residual_attention_layers)
         attention = self.blocks[0].attention
         if not attention.mechanism.supports.causal:
             attention.mechanism.refuse("a language model, which may not see the future", "mechanism='softmax'")
@@ -177,9 +168,8 @@ class DecoderLM(keras.Model):
         positions = token_positions(ids)
         x = self._embed(ids, positions, checks.sizes(positions)[1], training)
         valid = tf.not_equal(ids, PAD)
-        carried = CarriedScores(len(self.blocks), self.residual_attention_layers)
-        for i, block in enumerate(self.blocks):
-            x = carried.through(i, block, x, padding_mask=valid, use_causal_mask=True, training=training)
+        for block in self.blocks:
+            x = block(x, padding_mask=valid, use_causal_mask=True, training=training)
         return self._logits(x)
 
     # --- decoding -------------------------------------------------------------------------------------------------
@@ -210,9 +200,9 @@ class DecoderLM(keras.Model):
         own = [state["layers"][str(i)] for i in range(len(self.blocks))]
         reading = Reading(tokens, state, [(block.attention, part) for block, part in zip(self.blocks, own)])
         x = self._embed(tokens, reading.positions)
-        layers, carried = {}, CarriedScores(len(self.blocks), self.residual_attention_layers)
+        layers = {}
         for i, block in enumerate(self.blocks):
-            x, new = carried.through(i, block, x, padding_mask=reading.valid, state=reading.layer_states[i])
+            x, new = block(x, padding_mask=reading.valid, state=reading.layer_states[i])
             layers[str(i)] = own_part(new)
         return self._logits(x), {**reading.counts, "layers": layers}
 
