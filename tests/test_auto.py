@@ -52,6 +52,19 @@ def test_the_choice_follows_from_static_sizes(sizes, name):
     assert MultiHeadAttention(8, H, "local").chosen_mechanism(*sizes) == "local"
 
 
+def test_carried_scores_are_dense(rng, short):
+    layers = [new_layer(m) for m in (AutoAttention(dense_bytes=0), "softmax")]
+    x = rng.normal(size=(B, T, WIDTH)).astype("float32")
+    previous = rng.normal(size=(B, H, T, T)).astype("float32")
+    # In a graph scores are tensors without values.
+    found = [
+        tf.function(lambda x, scores, layer=layer: layer(x, previous_scores=scores), autograph=False)(x, previous)
+        for layer in layers
+    ]
+    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+    assert np.abs(found[0] - layers[0](x)).max() > 1e-2
+
+
 def test_biases_by_distance_are_dense(rng, short):
     layers = [new_layer(m, positions="alibi") for m in (AutoAttention(dense_bytes=0), "softmax")]
     x = rng.normal(size=(B, T, WIDTH)).astype("float32")

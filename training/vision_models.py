@@ -1,5 +1,7 @@
 """The models that `train vit` knows, by name."""
 
+import functools
+
 import keras
 
 from keras_attention import mechanisms, models
@@ -32,23 +34,9 @@ def build_model(name, settings, task, *, dropout=0.0, seed=None):
     return model
 
 
-def _vit(shape, count, settings, dropout, seed):
-    return models.ViT(
-        shape[:2],
-        settings["patch_size"],
-        count,
-        d_model=settings["d_model"],
-        num_layers=settings["layers"],
-        num_heads=settings["heads"],
-        mlp_dim=settings["mlp_dim"],
-        pooling=settings["pooling"],
-        **_common(shape, settings, dropout, seed),
-    )
-
-
-def _hybrid(shape, count, settings, dropout, seed):
-    """Four convolutions, then `layers` encoder blocks on the grid of patches."""
-    return models.HybridViT(
+def _vit(shape, count, settings, dropout, seed, *, model=models.ViT):
+    """A ViT, or with `HybridViT` four convolutions and then `layers` encoder blocks on the grid of patches."""
+    return model(
         shape[:2],
         settings["patch_size"],
         count,
@@ -128,4 +116,4 @@ def _cnn(shape, count, settings, dropout, seed):
     return keras.Sequential(layers, name="cnn")
 
 
-BUILDERS = {"vit": _vit, "hybrid": _hybrid, "swin": _swin, "cnn": _cnn}
+BUILDERS = {"vit": _vit, "hybrid": functools.partial(_vit, model=models.HybridViT), "swin": _swin, "cnn": _cnn}

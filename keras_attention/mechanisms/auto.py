@@ -51,7 +51,7 @@ class AutoAttention(Mechanism):
     def attend(self, q, k, v, *, training=False, **options):
         batch, heads, queries, _ = q.shape
         # What needs the scores of all pairs, or is as large as they are.
-        all_pairs = any(options.get(name) not in (None, False) for name in ALL_PAIRS)
+        all_pairs = any(options.get(name) is not None and options.get(name) is not False for name in ALL_PAIRS)
         if all_pairs or self.chosen(batch, heads, queries, k.shape[2]) == "softmax":
             return attend_to_all(q, k, v, **options)
         options = {name: option for name, option in options.items() if name not in ALL_PAIRS}

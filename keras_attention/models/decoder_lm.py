@@ -13,7 +13,7 @@ from keras_attention.layers import (
 )
 from keras_attention.layers.dropout import Dropout
 from keras_attention.mechanisms import base as mechanisms
-from keras_attention.models import weights_files
+from keras_attention.models.configured import ConfiguredModel
 from keras_attention.models.reading import PAD, Reading, checked_batch, empty_counts, own_part, token_positions
 from keras_attention.ops import checks, kv_cache
 
@@ -22,7 +22,7 @@ POSITIONS = (*ADDED_POSITIONS, *position_schemes.names())
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class DecoderLM(keras.Model):
+class DecoderLM(ConfiguredModel):
     """A stack of causal pre-norm blocks over token ids, with decoding states for generation and export.
 
     Id 0 is padding, on either side: masked in attention, counted in no position, never written into a fixed-size state.
@@ -237,23 +237,6 @@ class DecoderLM(keras.Model):
     def compute_output_spec(self, ids, training=False):
         # Keras would give the shape the compute dtype of the policy; logits are float32 under every policy.
         return keras.KerasTensor(self.compute_output_shape(ids.shape), dtype="float32")
-
-    def get_config(self):
-        return {**super().get_config(), **self._config}
-
-    def get_build_config(self):
-        # Every size is in the config; an empty dict would tell Keras that there is nothing to build before loading.
-        return {"input_shape": None}
-
-    def build_from_config(self, config):
-        self.build()
-
-    def load_weights(self, filepath, skip_mismatch=False, **kwargs):
-        """As Keras' own from `.weights.h5` and `.keras` files, but other depths are refused unless `skip_mismatch`."""
-        weights_files.check_ending(filepath)
-        if not skip_mismatch:
-            weights_files.check_blocks(filepath, self, "blocks")
-        return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
 
     # --- parts ----------------------------------------------------------------------------------------------------
 

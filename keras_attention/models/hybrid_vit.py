@@ -55,8 +55,6 @@ class HybridViT(ImageModel):
     Xiao et al., "Early Convolutions Help Transformers See Better", 2021, https://arxiv.org/abs/2106.14881
     """
 
-    block_lists = ("blocks",)
-
     def __init__(
         self,
         image_size,

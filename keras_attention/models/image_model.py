@@ -3,15 +3,12 @@
 import keras
 import tensorflow as tf
 
-from keras_attention.models import weights_files
+from keras_attention.models.configured import ConfiguredModel
 from keras_attention.ops import checks, images
 
 
-class ImageModel(keras.Model):
-    """Base of the models of images. A subclass gives `features`, `feature_width`, `block_lists` and `build_parts`."""
-
-    # Attributes that hold lists of layers whose length files of weights are checked for.
-    block_lists = ()
+class ImageModel(ConfiguredModel):
+    """Base of the models of images. A subclass gives `features`, `feature_width` and `build_parts`."""
 
     def __init__(self, config, **kwargs):
         super().__init__(**kwargs)
@@ -67,20 +64,3 @@ class ImageModel(keras.Model):
         # Logits are float32 under every policy.
         dtype = self.compute_dtype if self.head is None else "float32"
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=dtype)
-
-    def get_config(self):
-        return {**super().get_config(), **self._config}
-
-    def get_build_config(self):
-        # Every size is in the config; an empty dict would tell Keras that there is nothing to build before loading.
-        return {"input_shape": None}
-
-    def build_from_config(self, config):
-        self.build()
-
-    def load_weights(self, filepath, skip_mismatch=False, **kwargs):
-        """As Keras' own from `.weights.h5` and `.keras` files, but other depths are refused unless `skip_mismatch`."""
-        weights_files.check_ending(filepath)
-        if not skip_mismatch:
-            weights_files.check_blocks(filepath, self, *self.block_lists)
-        return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)

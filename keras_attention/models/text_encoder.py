@@ -6,13 +6,13 @@ import tensorflow as tf
 from keras_attention.layers import EncoderBlock, PositionalEncoding, TokenEmbedding, recommended_num_heads
 from keras_attention.layers.dropout import Dropout
 from keras_attention.mechanisms import base as mechanisms
-from keras_attention.models import weights_files
+from keras_attention.models.configured import ConfiguredModel
 from keras_attention.ops import checks
 from keras_attention.text import EOS_ID, PAD_ID
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class TextEncoder(keras.Model):
+class TextEncoder(ConfiguredModel):
     """Token ids to one vector per text: causal blocks, and the features of the end of sentence, which has seen all.
 
     What stands after the first end of sentence has no influence, so that texts may be padded on the right with anything
@@ -167,23 +167,6 @@ class TextEncoder(keras.Model):
 
     def compute_output_spec(self, text, *args, **kwargs):
         return keras.KerasTensor(self.compute_output_shape(text.shape), dtype=self.compute_dtype)
-
-    def get_config(self):
-        return {**super().get_config(), **self._config}
-
-    def get_build_config(self):
-        # Every size is in the config; an empty dict would tell Keras that there is nothing to build before loading.
-        return {"input_shape": None}
-
-    def build_from_config(self, config):
-        self.build()
-
-    def load_weights(self, filepath, skip_mismatch=False, **kwargs):
-        """As Keras' own from `.weights.h5` and `.keras` files, but another depth is refused unless `skip_mismatch`."""
-        weights_files.check_ending(filepath)
-        if not skip_mismatch:
-            weights_files.check_blocks(filepath, self, "blocks")
-        return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
 
 
 def _token(name, value, vocab_size):

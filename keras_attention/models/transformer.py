@@ -13,13 +13,13 @@ from keras_attention.layers import (
 )
 from keras_attention.layers.dropout import Dropout
 from keras_attention.mechanisms import base as mechanisms
-from keras_attention.models import weights_files
+from keras_attention.models.configured import ConfiguredModel
 from keras_attention.models.reading import PAD, Reading, empty_counts, own_part, token_positions
 from keras_attention.ops import checks, kv_cache
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class Transformer(keras.Model):
+class Transformer(ConfiguredModel):
     """Encoder and decoder stacks over token ids, with decoding states for generation and export.
 
     Id 0 is padding on both sides: masked in attention, never written into a fixed-size decoding state.
@@ -55,6 +55,8 @@ class Transformer(keras.Model):
 
     Reference: Vaswani et al., "Attention Is All You Need", 2017, https://arxiv.org/abs/1706.03762
     """
+
+    block_lists = ("encoder_blocks", "decoder_blocks")
 
     def __init__(
         self,
@@ -305,23 +307,6 @@ class Transformer(keras.Model):
         # Keras would give the shape the compute dtype of the policy; logits are float32 under every policy.
         shapes = {name: x.shape for name, x in inputs.items()}
         return keras.KerasTensor(self.compute_output_shape(shapes), dtype="float32")
-
-    def get_config(self):
-        return {**super().get_config(), **self._config}
-
-    def get_build_config(self):
-        # Every size is in the config; an empty dict would tell Keras that there is nothing to build before loading.
-        return {"input_shape": None}
-
-    def build_from_config(self, config):
-        self.build()
-
-    def load_weights(self, filepath, skip_mismatch=False, **kwargs):
-        """As Keras' own from `.weights.h5` and `.keras` files, but other depths are refused unless `skip_mismatch`."""
-        weights_files.check_ending(filepath)
-        if not skip_mismatch:
-            weights_files.check_blocks(filepath, self, "encoder_blocks", "decoder_blocks")
-        return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
 
     # --- parts ----------------------------------------------------------------------------------------------------
 

@@ -66,8 +66,6 @@ class ViT(ImageModel):
     Touvron et al., "Training data-efficient image transformers", 2021, https://arxiv.org/abs/2012.12877
     """
 
-    block_lists = ("blocks",)
-
     def __init__(
         self,
         image_size,
