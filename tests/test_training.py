@@ -11,6 +11,7 @@ import pytest
 
 from keras_attention.errors import UsageError
 from keras_attention.generation.translator import Translator
+from keras_attention.layers import RelativePositionBias
 from keras_attention.text import SentencePieceTokenizer
 from keras_attention.training import translation
 from keras_attention.training.callbacks import Terminated
@@ -256,6 +257,18 @@ def test_which_mechanism_is_used_in_which_stack(
     assert {name: stored[name] for name in given} == given
 
 
+def test_positions_and_carried_scores_reach_the_model_and_are_kept(corpus, tmp_path, monkeypatch):
+    given = {"positions": "relative", "residual_attention_layers": 1, "layers": 2}
+    monkeypatch.setattr(translation._Run, "complete", lambda run: run.model)
+    model = train(options(corpus, tmp_path / "run", **given))
+    assert isinstance(model.decoder_blocks[1].attention.positions, RelativePositionBias)
+    config = RunFolder(tmp_path / "run").read_config()
+    assert {name: config["options"][name] for name in given} == given
+    assert model.get_config()["residual_attention_layers"] == 1
+    with pytest.raises(UsageError, match=r"positions \(was relative, is rotary\)"):
+        train(options(corpus, tmp_path / "run", **{**given, "positions": "rotary"}, resume=True))
+
+
 def test_a_mechanism_that_ends_before_the_longest_source_is_refused(corpus, tmp_path):
     with pytest.raises(UsageError, match="2048"):
         train(options(corpus, tmp_path / "run", mechanism="linformer", max_length=2049))
@@ -374,6 +387,12 @@ def test_bad_input_is_one_line_and_leaves_nothing(capsys, tmp_path, corpus):
         (["--mechanism", "local:radius"], "options are written NAME:KEY=VALUE,KEY=VALUE. Got 'local:radius'"),
         (["--mechanism", "auto:radius=3"], "'auto' chooses by itself and takes no options. Got 'auto:radius=3'"),
         (["--decoder-mechanism", "lsh"], "--decoder-mechanism lsh cannot decode token by token. Give auto or one of s"),
+        (
+            ["--positions", "rope"],
+            "--positions must be one of sinusoidal, learned, none, alibi, relative, rotary. Got r",
+        ),
+        (["--positions", "alibi", "--mechanism", "linear"], "'linear' does not support positions='alibi'; use mech"),
+        (["--residual-attention-layers", "4"], "Got residual_attention_layers=4, num_encoder_layers=3"),
         (["--mechanism", "axial"], "--mechanism axial attends along the rows and columns of a grid"),
         (["--bleu-tokenizer", "13b"], "--bleu-tokenizer must be one of auto, 13a, zh, char, intl, none. Got 13b"),
         (["--source", "1"], "--source and --target are both column 1"),

@@ -84,6 +84,7 @@ class LanguageRun(ModelRun):
                 dropout_rate=options.dropout,
                 gated_mlp=options.gated_mlp,
                 positions=options.positions,
+                residual_attention_layers=options.residual_attention_layers,
                 max_length=options.length,
                 remat=options.remat,
                 seed=options.seed,

@@ -44,6 +44,9 @@ class LanguageOptions(RunOptions):
         "Positions; none for mechanisms that know the order by themselves.",
         choices=POSITIONS,
     )
+    residual_attention_layers: int = option(
+        0, "Last blocks that add the attention scores of the block before to their own.", least=0
+    )
     dropout: float = option(0.1, "Dropout rate.", least=0, below=1)
     remat: bool = option(
         False,

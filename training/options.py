@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from keras_attention.errors import UsageError
+from keras_attention.models.decoder_lm import POSITIONS
 from keras_attention.training.run_options import RunOptions, check_heads, option
 
 BLEU_TOKENIZERS = ("auto", "13a", "zh", "char", "intl", "none")
@@ -45,6 +46,15 @@ class TrainOptions(RunOptions):
     )
     decoder_mechanism: str | None = option(
         None, "The same for the decoder alone, where it is to differ from --mechanism."
+    )
+    positions: str = option(
+        "sinusoidal",
+        "Positions: added to the embeddings, sinusoidal or learned; told to self-attention, rotary, alibi or relative; "
+        "none for mechanisms that know the order by themselves.",
+        choices=POSITIONS,
+    )
+    residual_attention_layers: int = option(
+        0, "Last blocks of each stack that add the attention scores of the block before to their own.", least=0
     )
     d_model: int = option(256, "Width of the model.", least=1)
     heads: int | None = option(None, "Attention heads; by default what the width recommends.", least=1)

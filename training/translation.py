@@ -121,6 +121,8 @@ class _Run(ModelRun):
                 mechanism=encoder_mechanism,
                 decoder_mechanism=decoder_mechanism,
                 dropout_rate=options.dropout,
+                positions=options.positions,
+                residual_attention_layers=options.residual_attention_layers,
                 max_length=options.max_length,
                 share_embeddings=options.share_embeddings,
                 remat=options.remat,

@@ -112,6 +112,18 @@ class _Block(keras.layers.Layer):
         function = functools.partial(function, training=training, **options)
         return checkpointed(self, function, *inputs) if self.remat and training else function(*inputs)
 
+    def _carried(self, previous_scores, return_raw_scores, training):
+        """The arguments about carried scores that were given, for attention."""
+        carried = {} if previous_scores is None else {"previous_scores": previous_scores}
+        if return_raw_scores:
+            carried["return_raw_scores"] = True
+        if carried and self.remat and training:
+            raise ValueError(
+                "A block with remat=True keeps nothing for its gradient but its input: it cannot carry scores "
+                "(previous_scores=, return_raw_scores=). Make it with remat=False."
+            )
+        return carried
+
     def _feed(self, x, training):
         h = self.feed_forward(self.feed_forward_residual.before(x), training=training)
         return self.feed_forward_residual(x, h, training=training)
@@ -173,9 +185,10 @@ class EncoderBlock(_Block):
         attention_mask: see `MultiHeadAttention`'s mask. bias: additive, [.., T, T].
         use_causal_mask: hide the future.
         state: a decoding state of `init_state`: x is new tokens only, which see the past and themselves.
+        previous_scores, return_raw_scores: attention scores carried from block to block, see `MultiHeadAttention`.
 
     Returns:
-        [B, T, d_model], and the new state where one was given.
+        [B, T, d_model]; then the raw scores if asked for; then the new state where one was given.
 
     Reference: Vaswani et al., "Attention Is All You Need", 2017, https://arxiv.org/abs/1706.03762
     """
@@ -193,18 +206,24 @@ class EncoderBlock(_Block):
         bias=None,
         use_causal_mask=False,
         state=None,
+        previous_scores=None,
+        return_raw_scores=False,
         training=False,
     ):
         mask = implicit_masks.get(x)
         limits = {"mask": attention_mask, "padding_mask": padding_mask, "v_mask": mask, "q_mask": mask}
+        carried = self._carried(previous_scores, return_raw_scores, training)
         y = tf.cast(x, self.compute_dtype)
-        if state is None:
+        if state is None and not carried:
             y = self._run(self._forward, y, bias, limits=limits, use_causal_mask=use_causal_mask, training=training)
             return self._masked(x, y)
+        if state is None:
+            limits["use_causal_mask"] = use_causal_mask
         h = self.attention_residual.before(y)
-        h, state = self.attention(h, **limits, bias=bias, state=state, training=training)
+        h, *rest = _listed(self.attention(h, **limits, **carried, bias=bias, state=state, training=training))
         y = self.attention_residual(y, h, training=training)
-        return self._masked(x, self._feed(y, training)), state
+        y = self._masked(x, self._feed(y, training))
+        return (y, *rest) if rest else y
 
     def _forward(self, y, bias, *, limits, use_causal_mask, training):
         h = self.attention_residual.before(y)
@@ -234,9 +253,11 @@ class DecoderBlock(_Block):
         memory: [B, S, d_model], the encoder's output; its implicit mask is honoured. Or the dict of `project_memory`.
         padding_mask: boolean [B, T]; memory_mask: boolean [B, S], for a tensor `memory`.
         state: a decoding state of `init_state`: x is new tokens only.
+        previous_scores, return_raw_scores: attention scores carried from block to block, see `MultiHeadAttention`; as
+            {"self": [B, H, T, T], "cross": [B, H, T, S]}, a way for each of the two attentions.
 
     Returns:
-        [B, T, d_model], and the new state where one was given.
+        [B, T, d_model]; then the raw scores if asked for; then the new state where one was given.
 
     Reference: Vaswani et al., "Attention Is All You Need", 2017, https://arxiv.org/abs/1706.03762
     """
@@ -244,12 +265,29 @@ class DecoderBlock(_Block):
     def __init__(self, d_model, num_heads, mlp_dim, *, mechanism="auto", cross_mechanism="auto", **kwargs):
         super().__init__(d_model, num_heads, mlp_dim, mechanism=mechanism, **kwargs)
         self.cross_mechanism = mechanisms.serialized(cross_mechanism)
-        self.attention = self._attention("attention", mechanism, 2, self.positions)
+        self.attention = self._attention("attention", mechanism, 2, self._causal_positions())
         self.attention_residual = self._bypass("attention", 3)
         self.cross_attention = self._attention("cross_attention", cross_mechanism, 4)
         self.cross_attention_residual = self._bypass("cross_attention", 5)
 
-    def call(self, x, memory, padding_mask=None, memory_mask=None, state=None, training=False):
+    def _causal_positions(self):
+        # A name alone leaves open which directions a table of distances is for.
+        given, head_dim = self.positions, self.d_model // self.num_heads
+        if not isinstance(given, str):
+            return given
+        return position_schemes.get(given, self.num_heads, head_dim, self.dtype_policy, causal=True)
+
+    def call(
+        self,
+        x,
+        memory,
+        padding_mask=None,
+        memory_mask=None,
+        state=None,
+        previous_scores=None,
+        return_raw_scores=False,
+        training=False,
+    ):
         mask = implicit_masks.get(x)
         limits = {"padding_mask": padding_mask, "v_mask": mask, "q_mask": mask}
         # Said in so many words: a cast or a checkpoint on the way to the cross-attention takes an implicit mask off.
@@ -257,27 +295,35 @@ class DecoderBlock(_Block):
         if not isinstance(memory, dict):
             memory_limits |= {"padding_mask": memory_mask, "k_mask": implicit_masks.get(memory)}
         y = tf.cast(x, self.compute_dtype)
-        if state is None:
-            options = {"limits": limits, "memory_limits": memory_limits}
-            return self._masked(x, self._run(self._forward, y, memory, **options, training=training))
-        h = self.attention_residual.before(y)
-        h, state = self.attention(h, **limits, state=state, training=training)
-        y = self.attention_residual(y, h, training=training)
-        return self._masked(x, self._after_self_attention(y, memory, memory_limits, training)), state
+        options = {"limits": limits, "memory_limits": memory_limits}
+        previous = {} if previous_scores is None else previous_scores
+        if not isinstance(previous, dict) or not set(previous) <= {"self", "cross"}:
+            raise ValueError(
+                'previous_scores of a DecoderBlock must be a dict with the scores of "self" and "cross". Got '
+                f"{sorted(previous) if isinstance(previous, dict) else type(previous).__name__}."
+            )
+        carried = {part: self._carried(previous.get(part), return_raw_scores, training) for part in ("self", "cross")}
+        if state is None and not carried["self"] and not carried["cross"]:
+            return self._masked(x, self._run(self._only_output, y, memory, **options, training=training))
+        y, raw, state = self._forward(y, memory, **options, state=state, carried=carried, training=training)
+        rest = ([raw] if return_raw_scores else []) + ([] if state is None else [state])
+        return (self._masked(x, y), *rest) if rest else self._masked(x, y)
 
-    def _forward(self, y, memory, *, limits, memory_limits, training):
-        h = self.attention_residual.before(y)
-        h = self.attention(h, **limits, use_causal_mask=True, training=training)
-        y = self.attention_residual(y, h, training=training)
-        return self._after_self_attention(y, memory, memory_limits, training)
+    def _only_output(self, y, memory, **options):
+        return self._forward(y, memory, **options)[0]
 
-    def _after_self_attention(self, y, memory, limits, training):
+    def _forward(self, y, memory, *, limits, memory_limits, training, state=None, carried=None):
+        carried = carried or {"self": {}, "cross": {}}
+        h = self.attention_residual.before(y)
+        reading = {"use_causal_mask": True} if state is None else {"state": state}
+        h, *rest = _listed(self.attention(h, **limits, **reading, **carried["self"], training=training))
+        state = None if state is None else rest.pop()
+        y = self.attention_residual(y, h, training=training)
         h = self.cross_attention_residual.before(y)
-        if isinstance(memory, dict):
-            h = self.cross_attention(q=h, memory=memory, **limits, training=training)
-        else:
-            h = self.cross_attention(memory, memory, h, **limits, training=training)
-        return self._feed(self.cross_attention_residual(y, h, training=training), training)
+        inputs = {"memory": memory, "q": h} if isinstance(memory, dict) else {"v": memory, "k": memory, "q": h}
+        h, *crossed = _listed(self.cross_attention(**inputs, **memory_limits, **carried["cross"], training=training))
+        y = self._feed(self.cross_attention_residual(y, h, training=training), training)
+        return y, dict(zip(("self", "cross"), (*rest, *crossed))), state
 
     def init_state(self, batch_size, max_length=None):
         """An empty decoding state, see `MultiHeadAttention.init_state`."""
@@ -289,3 +335,7 @@ class DecoderBlock(_Block):
 
     def get_config(self):
         return {**super().get_config(), "cross_mechanism": self.cross_mechanism}
+
+
+def _listed(result):
+    return list(result) if isinstance(result, tuple) else [result]

@@ -56,8 +56,7 @@ class Pattern(Mechanism):
         rate, seed = dropout or (0.0, None)
         options = dict(padding_mask=mask.padding, scale=scale, dropout_rate=rate, dropout_seed=seed, **projected)
         if mask.query_positions is not None:
-            key = tf.cumsum(tf.cast(mask.padding, tf.int32), axis=1) - 1
-            query = tf.gather(key, mask.query_positions, axis=1, batch_dims=1)
+            query, key = mask.stored_positions()
             return self.stored(q, k, v, query=query, key=key, **options)
         out = self.pattern(q, k, v, use_causal_mask=mask.causal, **options)
         if mask.query_padding is None:

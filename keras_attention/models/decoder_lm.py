@@ -13,6 +13,8 @@ from keras_attention.layers import (
 )
 from keras_attention.layers.dropout import Dropout
 from keras_attention.mechanisms import base as mechanisms
+from keras_attention.models import carried_scores
+from keras_attention.models.carried_scores import CarriedScores
 from keras_attention.models.configured import ConfiguredModel
 from keras_attention.models.reading import PAD, Reading, checked_batch, empty_counts, own_part, token_positions
 from keras_attention.ops import checks, kv_cache
@@ -43,6 +45,8 @@ class DecoderLM(ConfiguredModel):
         positions: added to the embeddings, "sinusoidal" or "learned" with a table of `max_length`; told to attention,
             "rotary", "alibi", "relative", or a position layer, see `MultiHeadAttention`; or "none", for mechanisms that
             know the order by themselves (retention).
+        residual_attention_layers: how many of the last blocks add the attention scores of the block before to their
+            own, see `Transformer`. 0 by default.
         max_length: the longest sequence of learned positions, and the size of exported decoding states; None for no
             limit, which an export then has to be given.
         tie_output: the output projection is the embedding table.
@@ -82,6 +86,7 @@ class DecoderLM(ConfiguredModel):
         activation="gelu",
         gated_mlp=False,
         positions="sinusoidal",
+        residual_attention_layers=0,
         max_length=None,
         tie_output=True,
         remat=False,
@@ -104,6 +109,9 @@ class DecoderLM(ConfiguredModel):
             "activation": keras.activations.serialize(keras.activations.get(activation)),
             "gated_mlp": bool(gated_mlp),
             "positions": position_schemes.serialized(positions),
+            "residual_attention_layers": carried_scores.checked(
+                residual_attention_layers, remat, num_layers=num_layers
+            ),
             "max_length": None if max_length is None else checks.positive_int("max_length", max_length),
             "tie_output": bool(tie_output),
             "remat": bool(remat),
@@ -140,6 +148,8 @@ class DecoderLM(ConfiguredModel):
             )
             for i in range(num_layers)
         ]
+        self.residual_attention_layers = residual_attention_layers
+        carried_scores.check_mechanisms(self.blocks, residual_attention_layers)
         attention = self.blocks[0].attention
         if not attention.mechanism.supports.causal:
             attention.mechanism.refuse("a language model, which may not see the future", "mechanism='softmax'")
@@ -168,8 +178,9 @@ class DecoderLM(ConfiguredModel):
         positions = token_positions(ids)
         x = self._embed(ids, positions, checks.sizes(positions)[1], training)
         valid = tf.not_equal(ids, PAD)
-        for block in self.blocks:
-            x = block(x, padding_mask=valid, use_causal_mask=True, training=training)
+        carried = CarriedScores(len(self.blocks), self.residual_attention_layers)
+        for i, block in enumerate(self.blocks):
+            x = carried.through(i, block, x, padding_mask=valid, use_causal_mask=True, training=training)
         return self._logits(x)
 
     # --- decoding -------------------------------------------------------------------------------------------------
@@ -200,9 +211,9 @@ class DecoderLM(ConfiguredModel):
         own = [state["layers"][str(i)] for i in range(len(self.blocks))]
         reading = Reading(tokens, state, [(block.attention, part) for block, part in zip(self.blocks, own)])
         x = self._embed(tokens, reading.positions)
-        layers = {}
+        layers, carried = {}, CarriedScores(len(self.blocks), self.residual_attention_layers)
         for i, block in enumerate(self.blocks):
-            x, new = block(x, padding_mask=reading.valid, state=reading.layer_states[i])
+            x, new = carried.through(i, block, x, padding_mask=reading.valid, state=reading.layer_states[i])
             layers[str(i)] = own_part(new)
         return self._logits(x), {**reading.counts, "layers": layers}
 

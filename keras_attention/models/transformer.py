@@ -9,11 +9,15 @@ from keras_attention.layers import (
     PositionalEncoding,
     SinusoidalEncoding,
     TokenEmbedding,
+    position_schemes,
     recommended_num_heads,
 )
 from keras_attention.layers.dropout import Dropout
 from keras_attention.mechanisms import base as mechanisms
+from keras_attention.models import carried_scores
+from keras_attention.models.carried_scores import CarriedScores
 from keras_attention.models.configured import ConfiguredModel
+from keras_attention.models.decoder_lm import ADDED_POSITIONS, POSITIONS
 from keras_attention.models.reading import PAD, Reading, empty_counts, own_part, token_positions
 from keras_attention.ops import checks, kv_cache
 
@@ -35,7 +39,12 @@ class Transformer(ConfiguredModel):
         dropout_rate: of embeddings, sub-layers and inside the feed-forward layers.
         attention_dropout_rate: of the attention weights.
         activation, norm, residual: of the blocks, see `EncoderBlock`. Pre-norm stacks end with a normalisation.
-        positions: "sinusoidal", or "learned" with a table of `max_length`.
+        positions: added to the embeddings, "sinusoidal" or "learned" with a table of `max_length`; told to the
+            self-attention of every block, "rotary", "alibi", "relative", or a position layer, see `MultiHeadAttention`;
+            or "none", for mechanisms that know the order by themselves (retention).
+        residual_attention_layers: how many of the last blocks of each stack add the attention scores of the block
+            before to their own, in self- and cross-attention (He et al., "RealFormer", 2020,
+            https://arxiv.org/abs/2012.11747). The documents advise three where long texts get worse. 0 by default.
         max_length: the longest sequence that generation makes, and that learned positions know.
         share_embeddings: one table for source, target and output; needs equal vocabularies.
         tie_output: the output projection is the target's embedding table.
@@ -78,6 +87,7 @@ class Transformer(ConfiguredModel):
         norm="pre",
         residual="add",
         positions="sinusoidal",
+        residual_attention_layers=0,
         max_length=256,
         share_embeddings=False,
         tie_output=True,
@@ -87,6 +97,8 @@ class Transformer(ConfiguredModel):
     ):
         # Autocast would round floating ids to the compute dtype.
         super().__init__(autocast=False, **kwargs)
+        if positions is None or isinstance(positions, str):
+            checks.one_of("positions", positions, POSITIONS)
         self._config = {
             "source_vocab_size": checks.positive_int("source_vocab_size", source_vocab_size),
             "target_vocab_size": checks.positive_int("target_vocab_size", target_vocab_size),
@@ -104,7 +116,13 @@ class Transformer(ConfiguredModel):
             "activation": keras.activations.serialize(keras.activations.get(activation)),
             "norm": checks.one_of("norm", norm, ("pre", "post")),
             "residual": checks.one_of("residual", residual, ("add", "gated")),
-            "positions": checks.one_of("positions", positions, ("sinusoidal", "learned")),
+            "positions": position_schemes.serialized(positions),
+            "residual_attention_layers": carried_scores.checked(
+                residual_attention_layers,
+                remat,
+                num_encoder_layers=num_encoder_layers,
+                num_decoder_layers=num_decoder_layers,
+            ),
             "max_length": checks.positive_int("max_length", max_length),
             "share_embeddings": bool(share_embeddings),
             "tie_output": bool(tie_output),
@@ -119,6 +137,7 @@ class Transformer(ConfiguredModel):
         self.max_length = max_length
         self.d_model = d_model
         self.target_vocab_size = target_vocab_size
+        self.residual_attention_layers = residual_attention_layers
         heads = recommended_num_heads(d_model, divisor=True) if num_heads is None else num_heads
         options = {
             "num_kv_heads": num_kv_heads,
@@ -127,6 +146,7 @@ class Transformer(ConfiguredModel):
             "activation": activation,
             "norm": norm,
             "residual": residual,
+            "positions": None if positions in ADDED_POSITIONS else positions,
             "remat": remat,
             "dtype": self.dtype_policy,
         }
@@ -173,6 +193,8 @@ class Transformer(ConfiguredModel):
             )
             for i in range(num_decoder_layers)
         ]
+        for blocks in (self.encoder_blocks, self.decoder_blocks):
+            carried_scores.check_mechanisms(blocks, residual_attention_layers)
         self.encoder_norm, self.decoder_norm = None, None
         if norm == "pre":
             self.encoder_norm = keras.layers.LayerNormalization(
@@ -188,6 +210,8 @@ class Transformer(ConfiguredModel):
     def _positions(self, name):
         if self._config["positions"] == "sinusoidal":
             return SinusoidalEncoding(dtype=self.dtype_policy, name=name)
+        if self._config["positions"] != "learned":
+            return None
         return PositionalEncoding(self.max_length, self.d_model, dtype=self.dtype_policy, name=name)
 
     def build(self, input_shape=None):
@@ -212,17 +236,19 @@ class Transformer(ConfiguredModel):
         source, target = inputs["source"], inputs["target"]
         memory = self.encode(source, training=training)
         x = self._embed(self.target_embedding, self.target_positions, target, training=training)
-        valid = tf.not_equal(target, PAD)
-        for block in self.decoder_blocks:
-            x = block(x, memory, padding_mask=valid, memory_mask=tf.not_equal(source, PAD), training=training)
+        limits = {"padding_mask": tf.not_equal(target, PAD), "memory_mask": tf.not_equal(source, PAD)}
+        carried = CarriedScores(len(self.decoder_blocks), self.residual_attention_layers)
+        for i, block in enumerate(self.decoder_blocks):
+            x = carried.through(i, block, x, memory, **limits, training=training)
         return self._logits(x)
 
     def encode(self, source, training=False):
         """The encoder's output, [B, S, d_model], of source ids [B, S]."""
         valid = tf.not_equal(source, PAD)
         x = self._embed(self.source_embedding, self.source_positions, source, training=training)
-        for block in self.encoder_blocks:
-            x = block(x, padding_mask=valid, training=training)
+        carried = CarriedScores(len(self.encoder_blocks), self.residual_attention_layers)
+        for i, block in enumerate(self.encoder_blocks):
+            x = carried.through(i, block, x, padding_mask=valid, training=training)
         return x if self.encoder_norm is None else self.encoder_norm(x)
 
     # --- decoding -------------------------------------------------------------------------------------------------
@@ -270,10 +296,11 @@ class Transformer(ConfiguredModel):
             tokens, state, [(block.attention, layer["self"]) for block, layer in zip(self.decoder_blocks, old)]
         )
         x = self._embed(self.target_embedding, self.target_positions, tokens, positions=reading.positions)
-        layers = {}
+        layers, carried = {}, CarriedScores(len(self.decoder_blocks), self.residual_attention_layers)
         for i, block in enumerate(self.decoder_blocks):
             memory = {**old[i]["memory"], "valid": state["memory_valid"]}
-            x, own = block(x, memory, padding_mask=reading.valid, state=reading.layer_states[i])
+            options = {"padding_mask": reading.valid, "state": reading.layer_states[i]}
+            x, own = carried.through(i, block, x, memory, **options)
             layers[str(i)] = {"self": own_part(own), "memory": old[i]["memory"]}
         return self._logits(x), {**reading.counts, "memory_valid": state["memory_valid"], "layers": layers}
 
@@ -311,11 +338,13 @@ class Transformer(ConfiguredModel):
     # --- parts ----------------------------------------------------------------------------------------------------
 
     def _embed(self, embedding, encoding, ids, positions=None, training=False):
-        limit = None
-        if positions is None:
-            positions = token_positions(ids)
-            limit = checks.sizes(positions)[1]
-        return self.embedding_dropout(encoding(embedding(ids), positions=positions, limit=limit), training=training)
+        x, limit = embedding(ids), None
+        if encoding is not None:
+            if positions is None:
+                positions = token_positions(ids)
+                limit = checks.sizes(positions)[1]
+            x = encoding(x, positions=positions, limit=limit)
+        return self.embedding_dropout(x, training=training)
 
     def _logits(self, x):
         if self.decoder_norm is not None:

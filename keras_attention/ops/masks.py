@@ -149,9 +149,15 @@ class AttentionMask:
         if self.query_positions is None:
             query = tf.range(query_length) + (key_length - query_length)
             return (tf.range(key_length) - query[:, None])[None, None]
-        key = tf.cumsum(tf.cast(self.padding, tf.int32), axis=1) - 1
-        query = tf.gather(key, self.query_positions, axis=1, batch_dims=1)
+        query, key = self.stored_positions()
         return (key[:, None, :] - query[:, :, None])[:, None]
+
+    def stored_positions(self):
+        """Positions of queries [B, T] and keys [B, S] of a store among the real keys of their row, int32."""
+        key = tf.cumsum(tf.cast(self.padding, tf.int32), axis=1) - 1
+        batch, length = checks.sizes(key)
+        place = self.query_positions + length * tf.range(batch)[:, None]
+        return tf.gather(tf.reshape(key, [-1]), place), key
 
 
 def joined(*masks):

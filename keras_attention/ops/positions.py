@@ -119,10 +119,6 @@ def bucket_bias(distance, by_distance):
     size, heads = by_distance.shape
     most = size // 2
     index = tf.clip_by_value(distance, -most, most) + most
-    if distance.shape[1] == 1:
-        rows = tf.gather(by_distance, index[:, 0])  # [B, ..., H]
-        rank = rows.shape.rank
-        return tf.transpose(rows, [0, rank - 1, *range(1, rank - 1)])
     own = np.reshape(np.arange(heads), [1, heads, *[1] * (distance.shape.rank - 2)])
     return tf.gather(tf.reshape(by_distance, [-1]), index * heads + own)
 
