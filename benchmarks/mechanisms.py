@@ -24,6 +24,7 @@ from benchmarks.mechanism_tables import curve_of, curves, memory_report, promise
 from keras_attention import mechanisms
 
 PLOT = ROOT / "benchmarks" / "mechanisms.png"
+LENGTHS = [512, 1024, 2048, 4096, 8192, 16384]
 ROUNDS_SECONDS = 60  # of all rounds at one length
 LONGEST_MEMORY_CALL = 60  # seconds of a call whose memory is measured
 
@@ -32,7 +33,7 @@ def main(argv=None):
     """Measures and prints; with --save writes the sections of RESULTS.md. Returns the exit code."""
     names = [DENSE, KERAS, *(name for name in mechanisms.names() if name != DENSE)]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mechanisms", description=__doc__.split("\n")[0])
-    parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192, 16384])
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--mechanisms", nargs="+", default=names, choices=names, metavar="NAME")
     parser.add_argument("--rounds", type=int, default=5, help="at most; fewer, but three, where a length takes long")
     parser.add_argument("--longest-call", type=float, default=10.0, help="seconds; all but softmax is left out beyond")
@@ -70,6 +71,8 @@ def main(argv=None):
         return 130
 
     mode = ", causal" if options.causal else ""
+    if lengths != LENGTHS:  # a section of its own: the one of all lengths stays
+        mode += f", T = {', '.join(map(str, lengths))}"
     reports = [time_report(times, chosen, lengths, f"Every mechanism: time{mode}", machine)]
     if memory:
         reports.append(memory_report(memory, chosen, lengths, f"Every mechanism: peak memory{mode}", machine))
