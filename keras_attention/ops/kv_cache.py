@@ -53,11 +53,10 @@ def append(store, k, v, valid):
 
 def _append_growing(store, k, v, valid):
     past = checks.sizes(store["key"])[2]
-    new = {
-        "key": tf.concat([store["key"], tf.cast(k, store["key"].dtype)], axis=2),
-        "value": tf.concat([store["value"], tf.cast(v, store["value"].dtype)], axis=2),
-        "valid": tf.concat([store["valid"], tf.cast(valid, tf.int32)], axis=1),
-    }
+    new = {name: tf.cast(x, store[name].dtype) for name, x in (("key", k), ("value", v), ("valid", valid))}
+    if store["key"].shape[2] != 0:
+        # tf2onnx writes an axis known to be empty as a 0 that onnxruntime reads as "keep": a key nobody wrote.
+        new = {name: tf.concat([store[name], x], axis=1 if name == "valid" else 2) for name, x in new.items()}
     batch, length = checks.sizes(valid)
     positions = tf.broadcast_to(past + tf.range(length), [batch, length])
     return new, tf.not_equal(new["valid"], 0), positions, None
