@@ -24,10 +24,11 @@ def data_dir():
 
 
 @pytest.fixture(autouse=True)
-def float32_policy():
-    """A test that changes Keras' global dtype policy cannot reach the next one."""
+def same_start():
+    """Each test draws the same weights whatever ran before it, and Keras' global dtype policy ends with the test."""
     import keras
 
     before = keras.config.dtype_policy()
+    keras.utils.set_random_seed(20260711)
     yield
     keras.config.set_dtype_policy(before)
