@@ -5,25 +5,20 @@
 and the same from Python: `train(ClipOptions(out="runs/clip", data="images.npz", captions="captions.json"))`.
 """
 
-import keras
 import numpy as np
 
 from keras_attention.text import SentencePieceTokenizer
 from keras_attention.training.arguments import run_alone, typer_command
 from keras_attention.training.augmentation import Augmentation, parse
-from keras_attention.training.averaging import moving_average
-from keras_attention.training.best_weights import BestWeights
+from keras_attention.training.averaged_run import AveragedRun, AveragedValidation
 from keras_attention.training.caption_data import SPLITS, PairBatches, Texts, evaluation_pairs, split_captioned
 from keras_attention.training.caption_sources import read_captioned
 from keras_attention.training.clip_models import build_clip
 from keras_attention.training.clip_options import ClipOptions
-from keras_attention.training.compiling import with_loss_scaling
-from keras_attention.training.cosine import CosineOverBudget
 from keras_attention.training.image_data import border
-from keras_attention.training.model_run import ModelRun, given_options, print_metrics, run_in_folder
+from keras_attention.training.model_run import given_options, print_metrics, run_in_folder
 from keras_attention.training.retrieval import recalls, zero_shot_accuracy
 from keras_attention.training.run_folder import write_atomically
-from keras_attention.training.weight_decay import without_decay
 
 _EVALUATED_AT_ONCE = 256
 
@@ -58,7 +53,7 @@ def train(options, *, callbacks=()):
     return run_in_folder(options, lambda folder, state: ClipRun(options, folder, state, callbacks))
 
 
-class ClipRun(ModelRun):
+class ClipRun(AveragedRun):
     """A run that trains CLIP."""
 
     counted, rate_name = "pairs", "pairs_per_second"
@@ -106,40 +101,26 @@ class ClipRun(ModelRun):
     def make_model(self):
         options = self.options
         model = build_clip(options, self.data.images, self.tokenizer.vocab_size)
-        optimizer = keras.optimizers.AdamW(
-            options.learning_rate,
-            weight_decay=options.weight_decay,
-            beta_2=0.98,
-            global_clipnorm=1.0,
-            use_ema=options.ema > 0,
-            ema_momentum=options.ema or 0.99,
-        )
-        optimizer.exclude_from_weight_decay(var_list=without_decay(model))
+        optimizer = self.make_optimizer(model)
         # Said explicitly: left alone, Keras compiles on its own where there is a GPU.
-        model.compile(with_loss_scaling(optimizer, options.precision), jit_compile=options.jit_compile)
+        model.compile(optimizer, jit_compile=options.jit_compile)
         # Before anything is restored, the optimizer's variables must exist.
         optimizer.build(model.trainable_variables)
         return model, list(model.metrics)
 
     def make_validation(self):
-        return PairValidation(self.model, self._pairs("validation"), self.folder.checkpoints_path / "best.npz")
+        pairs = self._pairs("validation")
+        return AveragedValidation(
+            self.model,
+            self.folder.checkpoints_path / "best.npz",
+            None if pairs is None else lambda: measured(self.model, pairs, embedded(self.model, pairs)),
+            "reciprocal_rank",
+        )
 
     def _pairs(self, split):
         """The pairs of a split as the model takes them, or None where it has none."""
         part = self.data.splits[split]
         return evaluation_pairs(part, self.texts[split], self.data.images) if len(part) else None
-
-    def steps_per_epoch(self):
-        return len(self.batches)
-
-    def dataset(self, epoch, step):
-        return self.batches.dataset(epoch, step)
-
-    def training_callbacks(self):
-        options = self.options
-        return [
-            CosineOverBudget(options.learning_rate, options.warmup, self.budget, self.progress, self.steps_per_epoch())
-        ]
 
     def described(self):
         counts = {split: len(self.data.splits[split]) for split in SPLITS}
@@ -151,12 +132,6 @@ class ClipRun(ModelRun):
 
     def write_files(self):
         write_atomically(self.folder.tokenizer_path, self.tokenizer.save)
-
-    def choose_weights(self):
-        if self.progress.best is None:
-            # Without validation the last weights are kept; after a resumed `fit` that had nothing to do, too.
-            self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
-        super().choose_weights()
 
     def scores(self):
         found = {}
@@ -180,38 +155,6 @@ class ClipRun(ModelRun):
         labels = [self.groups.index(groups[i]) for i in known]
         accuracy = zero_shot_accuracy(image_vectors[known], self.model.encode_text(text), labels)
         return {"zero_shot_accuracy": accuracy, "zero_shot_classes": len(self.groups)}
-
-
-class PairValidation:
-    """How well the validation pairs find each other with the averaged weights, and the best of these on disk.
-
-    Args:
-        model: compiled model.
-        pairs: what `evaluation_pairs` gives, or None where there are no pairs.
-        best_path: the file for the best model's variables.
-    """
-
-    def __init__(self, model, pairs, best_path):
-        self.model, self.pairs = model, pairs
-        self.best = BestWeights(model, best_path)
-
-    def __call__(self, record, last, progress):
-        """Add `val_...` values to the epoch's record, and replace `progress.best` by it where it is better."""
-        if self.pairs is None:
-            return
-        with moving_average(self.model):
-            for name, value in measured(self.model, self.pairs, embedded(self.model, self.pairs)).items():
-                record[f"val_{name}"] = value
-            self.best.offer(record, progress, _rank)
-
-    def restore_best(self, best):
-        """Give the model the weights of the best validation; False, with a printed line, where they are lost."""
-        return self.best.restore(best)
-
-
-def _rank(record):
-    loss = record["val_loss"]
-    return None if loss != loss else (record["val_reciprocal_rank"], -loss)  # NaN cannot be compared
 
 
 def embedded(model, pairs):

@@ -11,18 +11,14 @@ import tensorflow as tf
 
 from keras_attention.training.arguments import run_alone, typer_command
 from keras_attention.training.augmentation import Augmentation, parse
-from keras_attention.training.averaging import moving_average
-from keras_attention.training.best_weights import BestWeights
-from keras_attention.training.compiling import with_loss_scaling
+from keras_attention.training.averaged_run import AveragedRun, AveragedValidation
 from keras_attention.training.confusion import confusion_matrix, draw_confusion
-from keras_attention.training.cosine import CosineOverBudget
 from keras_attention.training.image_data import SPLITS, ImageBatches, border, evaluation_dataset, split_images
 from keras_attention.training.image_sources import read_source
-from keras_attention.training.model_run import ModelRun, given_options, print_metrics, run_in_folder
+from keras_attention.training.model_run import given_options, print_metrics, run_in_folder
 from keras_attention.training.run_folder import write_atomically
 from keras_attention.training.vision_models import build_model
 from keras_attention.training.vision_options import VisionOptions
-from keras_attention.training.weight_decay import without_decay
 
 # Between two validations by default, where epochs are shorter: a look at a few images costs as much as many steps.
 VALIDATION_STEPS = 100
@@ -57,7 +53,7 @@ def train(options, *, callbacks=()):
     return run_in_folder(options, lambda folder, state: VisionRun(options, folder, state, callbacks))
 
 
-class VisionRun(ModelRun):
+class VisionRun(AveragedRun):
     """A run that trains a classifier of images."""
 
     counted, rate_name = "images", "images_per_second"
@@ -94,16 +90,6 @@ class VisionRun(ModelRun):
     def make_model(self):
         options, count = self.options, len(self.data.task.labels)
         model = build_model(options.model, self.settings, self.data.task, dropout=options.dropout, seed=options.seed)
-        optimizer = keras.optimizers.AdamW(
-            self.settings["learning_rate"],
-            weight_decay=options.weight_decay,
-            beta_2=0.98,  # gradients of a few hundred steps are all that a short run has to average
-            global_clipnorm=1.0,
-            use_ema=options.ema > 0,
-            ema_momentum=options.ema or 0.99,
-        )
-        optimizer.exclude_from_weight_decay(var_list=without_decay(model))
-        optimizer = with_loss_scaling(optimizer, options.precision, model)
         smoothing = {"from_logits": True, "label_smoothing": options.label_smoothing}
         metrics = [
             # Under this name it takes the place of Keras' own, which cannot be restored in the middle of an epoch.
@@ -111,6 +97,7 @@ class VisionRun(ModelRun):
             keras.metrics.CategoricalAccuracy(name="accuracy"),
             keras.metrics.TopKCategoricalAccuracy(min(5, count), name="top5_accuracy"),
         ]
+        optimizer = self.make_optimizer(model)
         model.compile(
             optimizer,
             loss=keras.losses.CategoricalCrossentropy(**smoothing),
@@ -122,27 +109,19 @@ class VisionRun(ModelRun):
         optimizer.build(model.trainable_variables)
         return model, metrics
 
+    @property
+    def learning_rate(self):
+        return self.settings["learning_rate"]
+
     def make_validation(self):
-        validation = self.data.splits["validation"]
-        return ImageValidation(
+        batches = evaluation_dataset(self.data.splits["validation"], self.data.task)
+        return AveragedValidation(
             self.model,
-            evaluation_dataset(validation, self.data.task),
             self.folder.checkpoints_path / "best.npz",
+            None if batches is None else lambda: self.model.evaluate(batches, verbose=0, return_dict=True),
+            "accuracy",
             every=self.options.validate_every or max(1, round(VALIDATION_STEPS / self.steps_per_epoch())),
         )
-
-    def steps_per_epoch(self):
-        return len(self.batches)
-
-    def dataset(self, epoch, step):
-        return self.batches.dataset(epoch, step)
-
-    def training_callbacks(self):
-        return [
-            CosineOverBudget(
-                self.settings["learning_rate"], self.options.warmup, self.budget, self.progress, self.steps_per_epoch()
-            )
-        ]
 
     def described(self):
         counts = {split: len(self.data.splits[split]) for split in SPLITS}
@@ -151,12 +130,6 @@ class VisionRun(ModelRun):
             "images": self.data.task.as_dict(),
             "chosen": self.settings,
         }
-
-    def choose_weights(self):
-        if self.progress.best is None:
-            # Without validation the last weights are kept; after a resumed `fit` that had nothing to do, too.
-            self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
-        super().choose_weights()
 
     def scores(self):
         found = {}
@@ -180,39 +153,6 @@ class VisionRun(ModelRun):
         write_atomically(
             self.folder.path / "confusion_matrix.png", lambda path: draw_confusion(self.confusion, labels, path)
         )
-
-
-class ImageValidation:
-    """Loss and accuracy of the validation images with the averaged weights, and the best of these on disk.
-
-    Args:
-        model: compiled model.
-        batches: `tf.data.Dataset` of the validation images, or None where there are none.
-        best_path: the file for the best model's variables.
-        every: validate after every so many epochs, and when training ends.
-    """
-
-    def __init__(self, model, batches, best_path, every):
-        self.model, self.batches, self.every = model, batches, every
-        self.best = BestWeights(model, best_path)
-
-    def __call__(self, record, last, progress):
-        """Add `val_...` values to the epoch's record, and replace `progress.best` by it where it is better."""
-        if self.batches is None or not (last or record["epoch"] % self.every == 0):
-            return
-        with moving_average(self.model):
-            for name, value in self.model.evaluate(self.batches, verbose=0, return_dict=True).items():
-                record[f"val_{name}"] = value
-            self.best.offer(record, progress, _rank)
-
-    def restore_best(self, best):
-        """Give the model the weights of the best validation; False, with a printed line, where they are lost."""
-        return self.best.restore(best)
-
-
-def _rank(record):
-    loss = record["val_loss"]
-    return None if loss != loss else (record["val_accuracy"], -loss)  # NaN cannot be compared
 
 
 def measured(logits, labels):

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from keras_attention.checkpoints import image_options
-from keras_attention.checkpoints.hugging_face import KERNEL, assign, dense, norm, read_config, read_tensors
+from keras_attention.checkpoints.hugging_face import assign, read_config, read_tensors
+from keras_attention.checkpoints.vit import wanted
 from keras_attention.errors import UsageError
 from keras_attention.models import ViT
 
@@ -87,35 +88,9 @@ def load_dinov2(path, **kwargs):
         **options,
     )
     model.build()
-    assign(tensors, _wanted(model), ignored=_IGNORED)
+    names = {"norms": ("norm1", "norm2"), "feed": ("mlp.fc1", "mlp.fc2")}
+    assign(tensors, wanted(model, **names), ignored=_IGNORED)
     return model
-
-
-def _wanted(model):
-    """`assign`'s `wanted`: name of each published tensor -> the variable that takes it and the order of its axes."""
-    patches = "embeddings.patch_embeddings.projection"
-    entries = {
-        "embeddings.cls_token": (model.class_token, None),
-        "embeddings.position_embeddings": (model.positions.position_emb, None),
-        f"{patches}.weight": (model.patch_embedding.projection.kernel, KERNEL),
-        f"{patches}.bias": (model.patch_embedding.projection.bias, None),
-        **norm("layernorm", model.final_norm),
-    }
-    for i, block in enumerate(model.blocks):
-        prefix = f"encoder.layer.{i}"
-        entries |= {
-            **norm(f"{prefix}.norm1", block.attention_residual.normalization),
-            **dense(f"{prefix}.attention.attention.query", block.attention.query_projection),
-            **dense(f"{prefix}.attention.attention.key", block.attention.key_projection),
-            **dense(f"{prefix}.attention.attention.value", block.attention.value_projection),
-            **dense(f"{prefix}.attention.output.dense", block.attention.output_projection),
-            f"{prefix}.layer_scale1.lambda1": (block.attention_residual.scaling.scale, None),
-            **norm(f"{prefix}.norm2", block.feed_forward_residual.normalization),
-            **dense(f"{prefix}.mlp.fc1", block.feed_forward.inner),
-            **dense(f"{prefix}.mlp.fc2", block.feed_forward.outer),
-            f"{prefix}.layer_scale2.lambda1": (block.feed_forward_residual.scaling.scale, None),
-        }
-    return entries if model.head is None else {**entries, **dense("classifier", model.head)}
 
 
 # --- ONNX ---------------------------------------------------------------------------------------------------------

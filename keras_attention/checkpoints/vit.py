@@ -70,12 +70,18 @@ def load_vit(folder, **kwargs):
         **options,
     )
     model.build()
-    assign(tensors, _wanted(model), ignored=_IGNORED)
+    assign(tensors, wanted(model), ignored=_IGNORED)
     return model
 
 
-def _wanted(model):
-    """`assign`'s `wanted`: name of each published tensor -> the variable that takes it and the order of its axes."""
+def wanted(model, *, norms=("layernorm_before", "layernorm_after"), feed=("intermediate.dense", "output.dense")):
+    """`assign`'s `wanted`: name of each published tensor -> the variable that takes it and the order of its axes.
+
+    Args:
+        model: a built `ViT`.
+        norms, feed: names of the two norms and the two feed-forward layers of a block, which differ between published
+            models. LayerScale has one name everywhere.
+    """
     patches = "embeddings.patch_embeddings.projection"
     entries = {
         "embeddings.cls_token": (model.class_token, None),
@@ -85,15 +91,18 @@ def _wanted(model):
         **norm("layernorm", model.final_norm),
     }
     for i, block in enumerate(model.blocks):
-        prefix = f"encoder.layer.{i}"
+        prefix, attention = f"encoder.layer.{i}", block.attention
+        residuals = block.attention_residual, block.feed_forward_residual
         entries |= {
-            **norm(f"{prefix}.layernorm_before", block.attention_residual.normalization),
-            **dense(f"{prefix}.attention.attention.query", block.attention.query_projection),
-            **dense(f"{prefix}.attention.attention.key", block.attention.key_projection),
-            **dense(f"{prefix}.attention.attention.value", block.attention.value_projection),
-            **dense(f"{prefix}.attention.output.dense", block.attention.output_projection),
-            **norm(f"{prefix}.layernorm_after", block.feed_forward_residual.normalization),
-            **dense(f"{prefix}.intermediate.dense", block.feed_forward.inner),
-            **dense(f"{prefix}.output.dense", block.feed_forward.outer),
+            **dense(f"{prefix}.attention.attention.query", attention.query_projection),
+            **dense(f"{prefix}.attention.attention.key", attention.key_projection),
+            **dense(f"{prefix}.attention.attention.value", attention.value_projection),
+            **dense(f"{prefix}.attention.output.dense", attention.output_projection),
+            **dense(f"{prefix}.{feed[0]}", block.feed_forward.inner),
+            **dense(f"{prefix}.{feed[1]}", block.feed_forward.outer),
         }
+        for number, (name, residual) in enumerate(zip(norms, residuals, strict=True), start=1):
+            entries |= norm(f"{prefix}.{name}", residual.normalization)
+            if residual.scaling is not None:
+                entries[f"{prefix}.layer_scale{number}.lambda1"] = (residual.scaling.scale, None)
     return entries if model.head is None else {**entries, **dense("classifier", model.head)}
