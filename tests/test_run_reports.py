@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import clip, vision
+from benchmarks import clip, runs, vision
+from keras_attention.training.clip_options import ClipOptions
 from keras_attention.training.vision_options import VisionOptions
 
 SCORES = {"test_top5_accuracy": 1.0, "validation_accuracy": 0.5, "epochs": 3.0, "train_seconds": 90.0, "seconds": 120.0}
@@ -33,13 +34,24 @@ def test_runs_that_differ_in_their_seed_are_one_row(tmp_path):
 def test_the_claim_compares_a_hybrid_and_a_cnn_under_one_limit(tmp_path):
     hybrid = run(tmp_path / "h", 0.95, parameters=1234.0, model="hybrid", minutes=1)
     cnn = run(tmp_path / "c", 0.88, model="cnn", minutes=1)
-    text = vision.claim(vision.grouped([hybrid, cnn]))
-    assert "+7.0 points: 95.0% against 88.0%" in text and "1,234 and 7 parameters" in text and text.endswith("Holds |")
+    _, _, ours, command, word = vision.claim(vision.grouped([hybrid, cnn]))
+    assert "+7.0 points: 95.0% against 88.0%" in ours and "1,234 and 7 parameters" in ours and word.startswith("Holds.")
+    assert "--model hybrid" in command and "--model cnn" in command
+    assert vision.claim(vision.grouped([hybrid, run(tmp_path / "e", 0.95, model="cnn", minutes=1)]))[4].startswith(
+        "Not"
+    )
     with pytest.raises(SystemExit, match="No cnn among the runs"):
         vision.claim(vision.grouped([hybrid]))
     longer = run(tmp_path / "l", 0.99, model="cnn", minutes=2)
     with pytest.raises(SystemExit, match="the same data with the same limits"):
         vision.claim(vision.grouped([hybrid, longer]))
+
+
+def test_commands_name_neither_the_folder_of_the_run_nor_that_of_the_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_ATTENTION_DATA", str(tmp_path))
+    given = ClipOptions(out="r", data=f"{tmp_path}/a/b.npz", captions="c.json", jit_compile=True, seed=3).as_dict()
+    words = "keras-attention train clip --out RUN --seed 3 --jit-compile --data DATA/a/b.npz --captions c.json"
+    assert sorted(runs.command_of("clip", ClipOptions, given).split()) == sorted(words.split())
 
 
 def test_recalls_stand_beside_chance():
