@@ -1,6 +1,5 @@
 """The benchmark harness: what it counts and writes, never how long something takes."""
 
-import json
 import sys
 
 import pytest
@@ -108,35 +107,3 @@ def test_results_keep_other_sections(tmp_path):
 @pytest.mark.parametrize("value, text", [(2e-6, "2 µs"), (0.0123, "12.3 ms"), (1.5, "1.5 s")])
 def test_durations(value, text):
     assert harness.duration(value) == text
-
-
-def test_the_report_of_vision_runs(tmp_path, capsys):
-    from benchmarks import vision
-    from keras_attention.training.vision_options import VisionOptions
-
-    def write(name, accuracy, **options):
-        folder = tmp_path / name
-        folder.mkdir()
-        stored = VisionOptions(out="x", data="fashion", minutes=15.0, **options).as_dict()
-        (folder / "config.json").write_text(json.dumps({"options": stored}), encoding="utf-8")
-        numbers = {"test_accuracy": accuracy, "parameters": 650_000, "epochs": 9, "train_seconds": 600}
-        numbers |= {"test_top5_accuracy": 0.99, "validation_accuracy": 0.9, "seconds": 900, "images_per_second": 240.0}
-        (folder / "metrics.json").write_text(json.dumps(numbers), encoding="utf-8")
-        return folder
-
-    folders = [write(f"hybrid-{seed}", 0.9 + seed / 100, model="hybrid", seed=seed) for seed in (2, 0, 1)]
-    folders.append(write("cnn", 0.89, model="cnn", tensorboard=False))
-    groups = vision.grouped(folders)
-    assert list(groups) == [
-        "keras-attention train vit --out RUN --minutes 15.0 --data fashion --model hybrid",
-        "keras-attention train vit --out RUN --minutes 15.0 --no-tensorboard --data fashion --model cnn",
-    ]
-    row = vision.row(groups[next(iter(groups))])
-    assert row["test accuracy"] == "91.00% (of 92.00%, 90.00%, 91.00%)" and row["training"] == "10.0 min"
-    line = vision.claim(groups)
-    assert "+2.0 points: 91.0% against 89.0% of the test images of fashion" in line and "| Smaller here |" in line
-    with pytest.raises(SystemExit, match="No cnn among the runs"):
-        vision.claim(vision.grouped(folders[:1]))
-    other = write("long", 0.95, model="hybrid", seed=5, epochs=3)
-    with pytest.raises(SystemExit, match="same limits"):
-        vision.claim(vision.grouped([folders[3], other]))
