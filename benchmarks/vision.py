@@ -79,9 +79,7 @@ def claim(groups):
         f"{own['epochs']:.0f} and {other['epochs']:.0f} epochs, {own['parameters']:,.0f} and "
         f"{other['parameters']:,.0f} parameters",
         f"{command}, and {plain}",
-        f"{word} The documents name neither data nor the time of training. Here both had the same minutes and much the "
-        "same number of weights; a convolution brings with it that neighbours belong together, which attention has to "
-        "learn from the images.",
+        f"{word} The documents name neither data, sizes nor the time of training; here both had the same limit.",
     )
 
 

@@ -6,11 +6,12 @@ import keras
 import tensorflow as tf
 
 from keras_attention.models import weights_files
+from keras_attention.models.configured import ConfiguredModel
 from keras_attention.ops import checks, contrastive, replicas
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class CLIP(keras.Model):
+class CLIP(ConfiguredModel):
     """Images and texts as unit vectors of one space, trained by telling which text belongs to which image.
 
     Each tower's features go through a linear projection and are scaled to length one; the similarity of an image and a
@@ -57,6 +58,11 @@ class CLIP(keras.Model):
                 f"logit_scale must be at most max_logit_scale. Got logit_scale={logit_scale}, "
                 f"max_logit_scale={max_logit_scale}."
             )
+        self._config = {
+            "projection_dim": self.projection_dim,
+            "logit_scale": self.initial_logit_scale,
+            "max_logit_scale": self.max_logit_scale,
+        }
         self.image_tower = self._tower("image_tower", image_tower)
         self.text_tower = self._tower("text_tower", text_tower)
         self.image_projection, self.text_projection = (
@@ -174,27 +180,14 @@ class CLIP(keras.Model):
             **super().get_config(),
             "image_tower": keras.saving.serialize_keras_object(self.image_tower),
             "text_tower": keras.saving.serialize_keras_object(self.text_tower),
-            "projection_dim": self.projection_dim,
-            "logit_scale": self.initial_logit_scale,
-            "max_logit_scale": self.max_logit_scale,
         }
 
-    def get_build_config(self):
-        return {"input_shape": None}
-
-    def build_from_config(self, config):
-        self.build()
-
-    def load_weights(self, filepath, skip_mismatch=False, **kwargs):
-        """As Keras' own from `.weights.h5` and `.keras` files, but other depths are refused unless `skip_mismatch`."""
-        weights_files.check_ending(filepath)
-        if not skip_mismatch:
-            # Keras saves attributes by their names, in order, and what comes after `layers` by its class's.
-            places = {"image_tower": "image_tower", "text_tower": "layers/text_encoder"}
-            found = {place: getattr(self, name) for name, place in places.items()}
-            nested = {f"{place}/blocks": tower.blocks for place, tower in found.items() if hasattr(tower, "blocks")}
-            weights_files.check_blocks(filepath, self, nested=nested)
-        return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
+    def check_blocks(self, filepath):
+        # Keras saves attributes by their names, in order, and what comes after `layers` by its class's.
+        places = {"image_tower": "image_tower", "text_tower": "layers/text_encoder"}
+        found = {place: getattr(self, name) for name, place in places.items()}
+        nested = {f"{place}/blocks": tower.blocks for place, tower in found.items() if hasattr(tower, "blocks")}
+        weights_files.check_blocks(filepath, self, nested=nested)
 
 
 def _unit(x):

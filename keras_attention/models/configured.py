@@ -25,5 +25,9 @@ class ConfiguredModel(keras.Model):
         """As Keras' own from `.weights.h5` and `.keras` files, but other depths are refused unless `skip_mismatch`."""
         weights_files.check_ending(filepath)
         if not skip_mismatch:
-            weights_files.check_blocks(filepath, self, *self.block_lists)
+            self.check_blocks(filepath)
         return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
+
+    def check_blocks(self, filepath):
+        """Raises where a file of weights holds other numbers of blocks."""
+        weights_files.check_blocks(filepath, self, *self.block_lists)
