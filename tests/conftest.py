@@ -30,8 +30,7 @@ def same_start():
     import keras
 
     before = keras.config.dtype_policy()
-    # Where Keras takes the seeds that nobody gives. tf.random.set_seed would also take away what tensorflow-text's
-    # tokenizers keep in kernels.
+    # Where Keras takes the seeds that nobody gives; tf.random.set_seed would also throw compiled kernels away.
     random.seed(20260711)
     yield
     keras.config.set_dtype_policy(before)

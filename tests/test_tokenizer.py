@@ -6,6 +6,7 @@ import sys
 import unicodedata
 import warnings
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -187,7 +188,7 @@ def test_invalid_utf8_and_lone_surrogates_do_not_crash(tokenizer):
 
 
 def test_works_inside_a_traced_function_with_unknown_batch_size(tokenizer):
-    fresh = SentencePieceTokenizer(tokenizer.model)  # its graph resource does not exist yet
+    fresh = SentencePieceTokenizer(tokenizer.model)  # without an eager call before
     echo = tf.function(
         lambda texts: fresh.detokenize(fresh.tokenize(texts)), input_signature=[tf.TensorSpec([None], tf.string)]
     )
@@ -195,6 +196,35 @@ def test_works_inside_a_traced_function_with_unknown_batch_size(tokenizer):
     assert echo(tf.constant(["a", "", "on a hat"])).numpy().tolist() == [b"a", b"", b"on a hat"]
     # What was made while tracing serves outside of the traced function too.
     assert rows(fresh.tokenize(["the cat"])) == rows(tokenizer.tokenize(["the cat"]))
+
+
+@pytest.mark.parametrize("drop_kernels", [lambda: keras.utils.set_random_seed(3), keras.utils.clear_session])
+def test_it_outlives_the_kernels_that_keras_throws_away(tmp_path, tokenizer, drop_kernels):
+    texts = tf.constant(["the cat", "", "on a hat"])
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def echo(texts):
+        return tokenizer.detokenize(tokenizer.tokenize(texts))
+
+    holder = tf.Module()
+    holder.echo = echo
+    tf.saved_model.save(holder, tmp_path / "saved")
+    loaded = tf.saved_model.load(tmp_path / "saved")
+    data = tf.data.Dataset.from_tensor_slices(texts).batch(2).map(tokenizer.tokenize)
+    ways = {
+        "eager": lambda: tokenizer.detokenize(tokenizer.tokenize(texts)),
+        "function": lambda: echo(texts),
+        "loaded": lambda: loaded.echo(texts),
+        "dataset": lambda: tf.concat([tokenizer.detokenize(ids) for ids in data], axis=0),
+    }
+    batches = iter(data)
+    next(batches)
+    for when in ("before", "after"):
+        for name, way in ways.items():
+            assert way().numpy().tolist() == [b"the cat", b"", b"on a hat"], (when, name)
+        if when == "before":
+            drop_kernels()
+    assert rows(next(batches)) == rows(tokenizer.tokenize(["on a hat"]))  # an iterator goes on, too
 
 
 def test_saved_model_carries_the_tokenizer(tmp_path, tokenizer):

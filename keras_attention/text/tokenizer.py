@@ -10,7 +10,7 @@ from keras_attention.errors import UsageError
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
 
-class SentencePieceTokenizer(tf.Module):
+class SentencePieceTokenizer:
     """Cuts text into subword ids and puts ids together to text again.
 
     Every tokenizer of the package has the same four special ids: padding 0, unknown 1, begin of sentence 2, end of
@@ -43,11 +43,9 @@ class SentencePieceTokenizer(tf.Module):
     """
 
     def __init__(self, model, *, origin="the tokenizer model"):
-        super().__init__(name="tokenizer")
         self.model = bytes(model)
         self._processor, normalization = _open_model(self.model, origin)
         self._folds_case = normalization.endswith("_cf")
-        self._in_graph = None
 
     @classmethod
     def train(cls, sentences, vocab_size=8000, **options):
@@ -93,7 +91,7 @@ class SentencePieceTokenizer(tf.Module):
             raise UsageError(f"tokenizer file {path} cannot be written: {error.strerror or error}") from None
 
     def __reduce__(self):
-        """Pickles and copies by the model's bytes: the graph resource belongs to one process."""
+        """Pickles and copies by the model's bytes: the processor belongs to one process."""
         return type(self), (self.model,)
 
     @property
@@ -163,13 +161,13 @@ class SentencePieceTokenizer(tf.Module):
             )
         if texts.shape.rank == 0:
             return self.tokenize(texts[tf.newaxis], add_bos=add_bos, add_eos=add_eos, truncate=truncate)[0]
-        cut = self._graph_tokenizer()
+        operations = self._operations()
         if self._folds_case:
             # SentencePiece's own rule folds letter by letter and leaves the sharp s and the Greek iota subscript.
             import tensorflow_text
 
             texts = tensorflow_text.case_fold_utf8(texts)
-        ids = cut.tokenize(texts)  # ragged [B, S]
+        ids = operations.tokenize(texts)  # ragged [B, S]
         if truncate is not None:
             ids = ids[:, : truncate - add_bos - add_eos]
         # Dense from here on: joining ragged rows puts an assertion into the graph, which a server should not hold.
@@ -200,21 +198,23 @@ class SentencePieceTokenizer(tf.Module):
         ids = tf.cast(tf.where(known, ids, tf.cast(UNK_ID, ids.dtype)), tf.int32)
         before_end = tf.cumsum(tf.cast(ids == EOS_ID, tf.int32), axis=1) == 0
         kept = before_end & (ids != PAD_ID) & (ids != BOS_ID)
-        return self._graph_tokenizer().detokenize(tf.ragged.boolean_mask(ids, kept))
+        return self._operations().detokenize(tf.ragged.boolean_mask(ids, kept))
 
-    def _graph_tokenizer(self):
-        if self._in_graph is None:
-            try:
-                import tensorflow_text
-            except ImportError as error:
-                raise UsageError(
-                    f"strings inside a graph need tensorflow-text, which cannot be imported ({error}): "
-                    "pip install keras-attention brings it; reinstall it beside the same version of TensorFlow"
-                ) from None
-            # The resource must outlive a function that is being traced.
-            with tf.init_scope():
-                self._in_graph = tensorflow_text.SentencepieceTokenizer(self.model, out_type=tf.int32)
-        return self._in_graph
+    def _operations(self):
+        """tensorflow-text's tokenizer, made anew for the eager call or the graph at hand.
+
+        Its model lives in a TensorFlow kernel, and `keras.utils.set_random_seed` (tf.random.set_seed) and
+        `keras.utils.clear_session` throw kernels away: a handle kept from before would point to nothing. Made where it
+        is used, it comes back with its kernel, and eager calls share one kernel as long as it lives.
+        """
+        try:
+            import tensorflow_text
+        except ImportError as error:
+            raise UsageError(
+                f"strings inside a graph need tensorflow-text, which cannot be imported ({error}): "
+                "pip install keras-attention brings it; reinstall it beside the same version of TensorFlow"
+            ) from None
+        return tensorflow_text.SentencepieceTokenizer(self.model, out_type=tf.int32)
 
 
 def well_formed(text):
