@@ -11,7 +11,7 @@ position whichever side was padded. Neither ever writes past its end.
 
 import tensorflow as tf
 
-from keras_attention.ops import checks
+from keras_attention.ops import blocks, checks
 
 
 def growing(batch_size, num_heads, head_dim, dtype, value_dim=None):
@@ -77,31 +77,24 @@ def _append_fixed(store, k, v, valid):
     # A padded query stands where the last real token before it stands, and every query inside the store: a row that
     # does not fit must not make a gather fail, which would stop the other rows too.
     positions = tf.minimum(tf.maximum(places, 0), capacity - 1)
-    writes = tf.logical_and(valid, tf.logical_not(overflow)[:, None])
-    slots = tf.range(capacity)
+    fits = tf.logical_not(overflow)[:, None]
+    rank = tf.range(capacity)[None] - lengths[:, None]  # [B, C]: which of the new tokens a slot is for
     if valid.shape[1] == 1:
-        hit = tf.logical_and(slots[None] == lengths[:, None], writes)  # [B, C]
+        hit = (rank == 0) & valid & fits
         new_k, new_v = k, v  # broadcast over the slots
     else:
-        # [B, C, T]: which new token, if any, lands in each slot. A gather, so that no index can clamp or wrap.
-        lands = tf.logical_and(slots[None, :, None] == places[:, None, :], writes[:, None, :])
-        hit = tf.reduce_any(lands, axis=-1)
-        source = tf.argmax(tf.cast(lands, tf.int32), axis=-1, output_type=tf.int32)  # [B, C]
-        new_k = _take_tokens(k, source)
-        new_v = _take_tokens(v, source)
+        # A gather, so that no index can clamp or wrap, and nothing of C x T.
+        order, _, count = blocks.pack(valid)
+        hit = (rank >= 0) & (rank < count[:, None]) & fits
+        source = tf.gather(order, tf.clip_by_value(rank, 0, checks.sizes(k)[2] - 1), axis=1, batch_dims=1)
+        new_k, new_v = blocks.take(k, source[:, None]), blocks.take(v, source[:, None])
     hit4 = hit[:, None, :, None]
     new = {
         "key": tf.where(hit4, tf.cast(new_k, store["key"].dtype), store["key"]),
         "value": tf.where(hit4, tf.cast(new_v, store["value"].dtype), store["value"]),
         "lengths": tf.where(overflow, lengths, total),
     }
-    return new, slots[None] < new["lengths"][:, None], positions, overflow
-
-
-def _take_tokens(x, source):
-    """x [B, H, T, D], source int32 [B, C] -> [B, H, C, D]."""
-    tokens_first = tf.transpose(x, [0, 2, 1, 3])
-    return tf.transpose(tf.gather(tokens_first, source, axis=1, batch_dims=1), [0, 2, 1, 3])
+    return new, tf.range(capacity)[None] < new["lengths"][:, None], positions, overflow
 
 
 def reorder(state, parents):
