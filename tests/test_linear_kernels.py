@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import keras
 import numpy as np
 import pytest
 import reference_kernels as reference
@@ -9,7 +10,7 @@ import tensorflow as tf
 from kernel_checks import DV, B, D, H, S, T, X, assert_gradients, close, gradients, inputs, real_keys
 
 from keras_attention.layers import MultiHeadAttention
-from keras_attention.mechanisms import PerformerAttention
+from keras_attention.mechanisms import LinearAttention, PerformerAttention
 from keras_attention.ops.linear import linear_attention
 from keras_attention.ops.random_features import orthogonal_features, performer_attention
 
@@ -190,6 +191,49 @@ def test_performer_stays_finite_where_scores_are_enormous(rng):
         out = attend(q, k, v, features)
         assert np.isfinite(out).all() and (np.abs(out) <= np.abs(v).max() * 1.001).all()
         assert all(np.isfinite(g).all() for g in gradients(lambda *x: attend(*x, features), [q, k, v], 1.0))  # noqa: B023
+
+
+def cubed(x):
+    return tf.nn.relu(x) ** 3
+
+
+@keras.saving.register_keras_serializable("keras_attention_tests")
+def stored(x):
+    return tf.nn.relu(x) ** 3
+
+
+def softplus(x):  # a name that Keras knows as something else
+    return tf.nn.relu(x) ** 3
+
+
+@pytest.mark.parametrize("function", [lambda x: tf.nn.relu(x) ** 3, cubed, stored, softplus], ids=lambda f: f.__name__)
+def test_a_layer_takes_any_function_as_its_feature_map(rng, function):
+    mechanism = LinearAttention(feature_map=function)
+    layer = MultiHeadAttention(8, 2, mechanism=mechanism, use_bias=False, kernel_initializer="identity")
+    x = rng.normal(size=(B, T, 8)).astype("float32")
+    heads = x.reshape(B, T, 2, 4).transpose(0, 2, 1, 3)
+    want = reference.linear(heads, heads, heads, None, True, lambda row: np.maximum(row, 0) ** 3)
+    close(layer(x, use_causal_mask=True), want.transpose(0, 2, 1, 3).reshape(B, T, 8), 1e-5)
+    _, state = layer(x, state=layer.init_state(B))
+    assert np.isfinite(state["s"]).all()
+
+
+def test_a_feature_map_is_saved_as_itself_or_not_at_all(rng):
+    x = rng.normal(size=(B, T, 8)).astype("float32")
+    layer = MultiHeadAttention(8, 2, mechanism=LinearAttention(feature_map=stored))
+    want, again = layer(x), MultiHeadAttention.from_config(layer.get_config())
+    again(x)
+    again.set_weights(layer.get_weights())
+    np.testing.assert_array_equal(again(x), want)
+    foreign = MultiHeadAttention(8, 2, mechanism=LinearAttention(feature_map=softplus))
+    with pytest.raises(ValueError, match="feature_map 'softplus' would be loaded as Keras' function of that name: reg"):
+        foreign.get_config()
+    # One that Keras cannot find is for whoever loads it to give.
+    unknown = MultiHeadAttention(8, 2, mechanism=LinearAttention(feature_map=cubed)).get_config()
+    with pytest.raises(TypeError, match="Could not locate function 'cubed'"):
+        MultiHeadAttention.from_config(unknown)
+    with keras.saving.custom_object_scope({"cubed": cubed}):
+        assert MultiHeadAttention.from_config(unknown).mechanism.feature_map is cubed
 
 
 def test_performer_redraws_its_features_on_request(rng):

@@ -27,6 +27,7 @@ class AxialAttention(Pattern):
         # Places along a line of text, which a grid is not.
         rotary=None,
         relative=False,
+        grid=True,
         time="T*(height+width)",
         memory="T*(height+width)",
         paper="Ho et al. 2019, https://arxiv.org/abs/1912.12180",

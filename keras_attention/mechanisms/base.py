@@ -32,6 +32,7 @@ class Supports:
         relative: a bias that is a function of the distance between query and key (ALiBi, T5's), without a [T, S] table
             where the mechanism has none.
         residual: scores carried from layer to layer (`previous_scores=`, `return_raw_scores=`).
+        grid: whether positions are places in a grid, whose shape its options give.
         state: None, "kv" (grows or has a fixed size), "rolling" or "recurrent".
         onnx: whether graphs with it convert to ONNX; a string says why not.
         time, memory: cost in T, S and the mechanism's own parameters, for the tables.
@@ -51,6 +52,7 @@ class Supports:
     rotary: str | None = "heads"
     relative: bool = False
     residual: bool = False
+    grid: bool = False
     state: str | None = "kv"
     onnx: bool | str = True
     time: str = "T*S"
@@ -172,6 +174,10 @@ class Mechanism(keras.layers.Layer):
         """Raises for a request that this mechanism cannot honour, naming one that can."""
         raise ValueError(f"mechanism={self.registered_name!r} does not support {request}; use {use}.")
 
+    def copied(self, **changes):
+        """A mechanism with the same options and no weights; `changes` take the place of parts of its config."""
+        return type(self).from_config({**self.get_config(), **changes})
+
     def get_config(self):
         # Keras' default would record the arguments of `__init__`, among them the owner's policy, which is an object.
         return super().get_config()
@@ -238,5 +244,4 @@ def serialized(identifier):
 
 def clone(mechanism, dtype):
     """A fresh mechanism with the same options under the owner's dtype policy."""
-    config = mechanism.get_config()
-    return type(mechanism).from_config({**config, "dtype": dtype, "name": "mechanism"})
+    return mechanism.copied(dtype=dtype, name="mechanism")

@@ -18,8 +18,8 @@ class LinearAttention(Recurrent):
     Rotary positions turn the features in the numerator and leave the normaliser alone, as RoFormer has it.
 
     Args:
-        feature_map: "elu" (elu + 1), "relu", "softplus", or a function [..., D] -> [..., F] with values >= 0, which
-            must be registered with Keras to be saved.
+        feature_map: "elu" (elu + 1), "relu", "softplus", or a function [..., D] -> [..., F] with values >= 0. To be
+            loaded again it must be registered (`keras.saving.register_keras_serializable`).
         chunk_size: keys per chunk of the causal form; memory T * chunk_size for scores inside chunks.
 
     Reference: Katharopoulos et al., "Transformers are RNNs", 2020, https://arxiv.org/abs/2006.16236
@@ -66,8 +66,30 @@ class LinearAttention(Recurrent):
         features = self._phi(tf.zeros([1, head_dim])).shape[-1]
         return linear.empty_state(batch_size, num_heads, features, head_dim, dtype)
 
+    def copied(self, **changes):
+        # The function itself: one that is not registered can be used, although not loaded again.
+        return type(self).from_config({**self._plain_config(), "feature_map": self.feature_map, **changes})
+
+    def _plain_config(self):
+        return {**super().get_config(), "chunk_size": self.chunk_size}
+
     def get_config(self):
         feature_map = self.feature_map
         if not isinstance(feature_map, str):
-            feature_map = keras.saving.serialize_keras_object(feature_map)
-        return {**super().get_config(), "feature_map": feature_map, "chunk_size": self.chunk_size}
+            feature_map = _serialized(feature_map)
+        return {**self._plain_config(), "feature_map": feature_map}
+
+
+def _serialized(function):
+    """The config of a function. Refuses one that Keras would load as another: its own of the same name."""
+    config = keras.saving.serialize_keras_object(function)
+    try:
+        loaded = keras.saving.deserialize_keras_object(config)
+    except (TypeError, ValueError):
+        return config  # not registered, or a lambda: Keras says so to whoever loads it, and takes custom_objects
+    if loaded is not function:
+        raise ValueError(
+            f"feature_map {function.__name__!r} would be loaded as Keras' function of that name: register yours "
+            "with keras.saving.register_keras_serializable, or give it another name."
+        )
+    return config
