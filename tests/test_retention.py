@@ -146,14 +146,16 @@ DOCUMENTS = dict(decay="learned", gate="memory", norm="layer", rotary=False)
 
 def test_documents_form_in_the_layer_equals_its_loop(rng):
     """002, section 6: s = gamma * s + gate * k v^T with gamma for each channel, LayerNorm, no positions."""
-    layer = MultiHeadAttention(12, 4, head_dim=3, mechanism=RetentionAttention(**DOCUMENTS, chunk_size=4))
+    layer = MultiHeadAttention(
+        12, 4, head_dim=3, mechanism=RetentionAttention(**DOCUMENTS, chunk_size=4, min_decay=0.02)
+    )
     x = rng.normal(size=(B, T, 9)).astype("float32")
     layer(x, use_causal_mask=True)
     for w in layer.trainable_variables:
         w.assign(rng.normal(0, 0.5, w.shape))
     q, k, v = reference.heads(layer, x, x, x)
     gate = 1 / (1 + np.exp(-reference.split(reference.project(x, layer.gate_projection), 4)))
-    decay = np.exp(-120 / 4 / (1 + np.exp(-layer.mechanism.decay_logits.numpy().astype(float))))
+    decay = np.exp(np.log(0.02) / (1 + np.exp(-layer.mechanism.decay_logits.numpy().astype(float))))
     out = reference.join(loops.retention(q, k, v * gate, decay))
     out = (out - out.mean(-1, keepdims=True)) / np.sqrt(out.var(-1, keepdims=True) + 1e-6)
     out = out * layer.mechanism.norm_scale.numpy().reshape(-1)
@@ -195,3 +197,32 @@ def test_retention_checks_its_options():
         MultiHeadAttention(6, 2, mechanism="retention")(np.zeros((1, 2, 6), "float32"))
     with pytest.raises(ValueError, match="decay must be one of 'multi_scale', 'learned'"):
         RetentionAttention(decay="fixed")
+    with pytest.raises(ValueError, match=r"min_decay bounds learned decays.* Got min_decay=0.5; leave it out or use"):
+        RetentionAttention(min_decay=0.5)
+    for bound in (0, 31 / 32, -0.1, 1.5):
+        with pytest.raises(ValueError, match=rf"min_decay must lie between 0 and 0.96875, .* Got {bound}"):
+            RetentionAttention(decay="learned", min_decay=bound)
+
+
+@pytest.mark.parametrize(
+    "options, largest",
+    [({}, 3779), ({"decay": "learned"}, 64), ({"decay": "learned", "min_decay": 0.5}, 173)],
+    ids=["paper", "learned", "learned from 0.5"],
+)
+def test_chunks_are_as_large_as_float32_allows(rng, options, largest):
+    """And at the largest the numbers still are those of small chunks, with decays that are as fast as can be."""
+    x = rng.normal(size=(1, 2 * largest if largest < 200 else largest + 40, 4)).astype("float32")
+    outputs = []
+    for size in (largest, 16):
+        layer = MultiHeadAttention(
+            4, 1, mechanism=RetentionAttention(**options, chunk_size=size, rotary=False, gate="memory")
+        )
+        layer.build((None, None, 4))
+        layer.built = True
+        for w in layer.trainable_variables:
+            w.assign(np.random.default_rng(2).normal(0, 0.5, w.shape) + 20 * w.path.endswith("decay_logits"))
+        outputs.append(layer(x, use_causal_mask=True).numpy())
+    assert np.isfinite(outputs[0]).all()
+    close(outputs[0], outputs[1], 1e-4)
+    with pytest.raises(ValueError, match=rf"chunk_size must be at most {largest}, or decays as fast as .* smaller one"):
+        RetentionAttention(**options, chunk_size=largest + 1)

@@ -1,5 +1,7 @@
 """Retention: attention without softmax whose weights fade with distance."""
 
+import math
+
 import numpy as np
 import tensorflow as tf
 
@@ -22,14 +24,16 @@ class RetentionAttention(Recurrent):
     of d_model, a gate sigmoid(x W) on what enters the memory, and LayerNorm over all heads.
 
     Args:
-        decay: "multi_scale" (the paper's) or "learned" (per channel, starting at the paper's, bounded from below by
-            exp(-120 / chunk_size), 0.15 for 64, so that products inside a chunk stay in float32).
+        decay: "multi_scale" (the paper's) or "learned" (per channel, from `min_decay` to 1, starting at the paper's).
         gate: "output" or "memory".
         norm: "group" (each head by itself) or "layer" (all heads together). Both have a scale and no offset, so that a
             row without any key stays zero.
         rotary: whether q and k are turned by their positions, counted along real tokens; needs an even head size.
-        chunk_size: tokens per chunk.
+        chunk_size: tokens per chunk: a matter of speed and memory alone. At most 120 / -log(d) for the fastest decay d
+            there can be (3779 for the paper's, 64 for the default of `min_decay`): products inside a chunk would leave
+            float32 beyond.
         epsilon: added to the variance in the normalisation.
+        min_decay: lower bound of learned decays, in (0, 31/32); None is exp(-120 / 64), about 0.153.
 
     Reference: Sun et al., "Retentive Network", 2023, https://arxiv.org/abs/2307.08621
     """
@@ -57,6 +61,7 @@ class RetentionAttention(Recurrent):
         rotary=True,
         chunk_size=retention.CHUNK,
         epsilon=1e-6,
+        min_decay=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -66,6 +71,16 @@ class RetentionAttention(Recurrent):
         self.rotary = bool(rotary)
         self.chunk_size = checks.positive_int("chunk_size", chunk_size)
         self.epsilon = checks.positive_number("epsilon", epsilon)
+        self.min_decay = min_decay
+        self._fastest_log_decay = _fastest_log_decay(decay, min_decay)
+        largest = retention.largest_chunk(self._fastest_log_decay)
+        if self.chunk_size > largest:
+            fastest = math.exp(self._fastest_log_decay)
+            way_out = " or a larger min_decay" if decay == "learned" else ""
+            raise ValueError(
+                f"chunk_size must be at most {largest}, or decays as fast as {fastest:.3f} leave float32 in a chunk. "
+                f"Got chunk_size={chunk_size}; use a smaller one{way_out}."
+            )
 
     def build_projections(self, owner, q_width, k_width, v_width):
         super().build_projections(owner, q_width, k_width, v_width)
@@ -81,7 +96,7 @@ class RetentionAttention(Recurrent):
         self.norm_scale = self.add_weight(name="norm_scale", shape=width, initializer="ones", autocast=False)
         self.start = retention.multi_scale_log_decay(owner.num_heads)  # [H, 1]
         if self.decay == "learned":
-            share = self.start / retention.fastest_log_decay(self.chunk_size)
+            share = self.start / self._fastest_log_decay
             logits = np.broadcast_to(np.log(share) - np.log1p(-share), width)
             self.decay_logits = self.add_weight(
                 name="decay_logits", shape=width, initializer=lambda shape, dtype=None: logits, autocast=False
@@ -98,7 +113,7 @@ class RetentionAttention(Recurrent):
         if self.decay == "multi_scale":
             return tf.constant(self.start, dtype)
         logits = tf.cast(self.decay_logits, dtype)
-        return retention.fastest_log_decay(self.chunk_size) * tf.sigmoid(logits)
+        return self._fastest_log_decay * tf.sigmoid(logits)
 
     def read(self, q, k, v, *, padding_mask, causal, scale, state):
         # In float32 to the end: sums over long sequences leave float16's range before they are normalised.
@@ -136,4 +151,24 @@ class RetentionAttention(Recurrent):
             "rotary": self.rotary,
             "chunk_size": self.chunk_size,
             "epsilon": self.epsilon,
+            "min_decay": self.min_decay,
         }
+
+
+def _fastest_log_decay(decay, min_decay):
+    """The logarithm of the fastest decay that the options allow."""
+    paper = float(retention.multi_scale_log_decay(1)[0, 0])
+    if decay == "multi_scale":
+        if min_decay is not None:
+            raise ValueError(
+                f"min_decay bounds learned decays, and decay='multi_scale' has fixed ones. Got min_decay={min_decay}; "
+                "leave it out or use decay='learned'."
+            )
+        return paper
+    if min_decay is None:
+        return retention.fastest_log_decay(retention.CHUNK)
+    if not 0 < min_decay < math.exp(paper):
+        raise ValueError(
+            f"min_decay must lie between 0 and {math.exp(paper):.5f}, where learned decays start. Got {min_decay!r}."
+        )
+    return math.log(min_decay)

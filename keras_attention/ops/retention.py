@@ -27,6 +27,12 @@ def fastest_log_decay(chunk_size):
     return -2 * LARGEST_EXPONENT / chunk_size
 
 
+def largest_chunk(log_decay):
+    """The largest chunk size with which `retention_chunkwise` can hold this logarithm of a decay in float32."""
+    # The small excess keeps the pair of these two functions inverse in spite of rounding.
+    return int(-2 * LARGEST_EXPONENT / log_decay * (1 + 1e-12))
+
+
 def retention_parallel(q, k, v, log_decay, *, padding_mask=None, scale=None, normalize=False):
     """All pairs at once: out_t = sum over s <= t of decay^(t - s) (q_t . k_s) v_s. Time and memory O(T^2).
 
