@@ -189,7 +189,9 @@ def test_half_precision_compiled_in_fixed_shapes(files, tmp_path):
         (None, [], "cannot be read (No such file or directory)"),
         (b"x" * 50, ["--length", "64"], "the longest file has 48 bytes to train on, less than one piece of 64"),
         (TEXT, ["--heads", "3"], "--d-model must be divisible by --heads. Got 256 and 3"),
-        (TEXT, ["--mechanism", "nystrom", "--length", "64"], "does not support a language model"),
+        (TEXT, ["--mechanism", "nystrom", "--length", "64"], "--mechanism nystrom cannot decode token by token. Give"),
+        (TEXT, ["--mechanism", "lsh:num_buckets=2", "--length", "64"], "--mechanism lsh cannot decode token by token."),
+        (TEXT, ["--mechanism", "auto:x=1", "--length", "64"], "'auto' chooses by itself and takes no options."),
         (TEXT, ["--length", "1"], "--length must be at least 2. Got 1."),
         (TEXT, ["--cooldown", "9", "--steps", "4"], "--cooldown=9 needs --steps of at least as many"),
     ],
@@ -203,6 +205,26 @@ def test_bad_input_is_one_line(tmp_path, capsys, content, flags, message):
     error = capsys.readouterr().err.strip()
     assert end.value.code == 2 and message in error and len(error.splitlines()) == 1
     assert not out.exists()
+
+
+def test_a_model_with_a_rolling_cache_generates(files, tmp_path, capfd):
+    """Its cache keeps as many bytes as a piece of training has: here fewer than the answer."""
+    run = tmp_path / "run"
+    language.train(options(files, run, mechanism="softmax:cache=rolling", length=8, steps=60))
+    with pytest.raises(SystemExit) as end:
+        cli.main(["generate", "--model", str(run), "abc", "--tokens", "20"])
+    assert end.value.code == 0
+    model, tokenizer = RunFolder(run).load_model(), ByteTokenizer()
+    assert model.max_length == 8
+    state = model.init_state(1, max_length=8)
+    want, ids = [], tokenizer.encode_batch(["abc"])[0]
+    for id in ids:
+        logits, state = model.step(tf.constant([id]), state)
+    for _ in range(20):
+        id = 4 + int(tf.argmax(logits[0, 4:]))
+        want.append(id)
+        logits, state = model.step(tf.constant([id]), state)
+    assert capfd.readouterr().out.encode().rstrip(b"\n").endswith(b"abc" + tokenizer.decode(want).rstrip(b"\n"))
 
 
 def test_broken_gzip_and_missing_data(tmp_path):

@@ -393,7 +393,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(capsys, tmp_path, corpus):
         ),
         (["--positions", "alibi", "--mechanism", "linear"], "'linear' does not support positions='alibi'; use mech"),
         (["--residual-attention-layers", "4"], "Got residual_attention_layers=4, num_encoder_layers=3"),
-        (["--mechanism", "axial"], "--mechanism axial attends along the rows and columns of a grid"),
+        (["--mechanism", "axial"], "--mechanism axial attends over a grid, which a sentence does not have"),
         (["--bleu-tokenizer", "13b"], "--bleu-tokenizer must be one of auto, 13a, zh, char, intl, none. Got 13b"),
         (["--source", "1"], "--source and --target are both column 1"),
         (["--source-file", "x"], "--source-file and --target-file belong together"),

@@ -11,7 +11,6 @@ import sys
 
 import tensorflow as tf
 
-from keras_attention import mechanisms
 from keras_attention.errors import UsageError
 from keras_attention.models import DecoderLM
 from keras_attention.text import ByteTokenizer
@@ -21,6 +20,7 @@ from keras_attention.training.byte_windows import ByteWindows, fingerprint, read
 from keras_attention.training.compiling import compile_model
 from keras_attention.training.language_options import LanguageOptions
 from keras_attention.training.model_run import ModelRun, given_options, print_metrics, run_in_folder
+from keras_attention.training.stacks import decoding_mechanism
 
 
 def train(options, *, callbacks=()):
@@ -79,7 +79,7 @@ class LanguageRun(ModelRun):
                 num_heads=options.heads,
                 num_layers=options.layers,
                 mlp_dim=options.mlp_dim,
-                mechanism=options.mechanism if options.mechanism == "auto" else mechanisms.from_text(options.mechanism),
+                mechanism=decoding_mechanism("--mechanism", options.mechanism),
                 num_kv_heads=options.kv_heads,
                 dropout_rate=options.dropout,
                 gated_mlp=options.gated_mlp,

@@ -20,19 +20,12 @@ def stack_mechanisms(options):
         ValueError: a text that describes no mechanism; see `mechanisms.from_text`.
     """
     encoder, name, decodes = _read(options.mechanism)
-    if name == "axial":
+    if _supports(name).grid:
         raise UsageError(
-            "--mechanism axial attends along the rows and columns of a grid, which a sentence does not have (its class "
-            "takes the grid's shape). Give another mechanism."
+            f"--mechanism {name} attends over a grid, which a sentence does not have. Give another mechanism."
         )
     if options.decoder_mechanism is not None:
-        decoder, other, other_decodes = _read(options.decoder_mechanism)
-        if not other_decodes:
-            able = [known for known in mechanisms.names() if _decodes(known)]
-            raise UsageError(
-                f"--decoder-mechanism {other} cannot decode token by token. Give auto or one of {', '.join(able)}."
-            )
-        return encoder, decoder, None
+        return encoder, decoding_mechanism("--decoder-mechanism", options.decoder_mechanism), None
     if decodes:
         return encoder, None, None
     note = (
@@ -42,6 +35,19 @@ def stack_mechanisms(options):
     return encoder, "auto", note
 
 
+def decoding_mechanism(flag, text):
+    """The mechanism that the text of a flag describes, for a stack that decodes token by token.
+
+    Raises:
+        UsageError: it cannot. ValueError: the text describes none; see `mechanisms.from_text`.
+    """
+    mechanism, name, decodes = _read(text)
+    if not decodes:
+        able = [known for known in mechanisms.names() if _decodes(known)]
+        raise UsageError(f"{flag} {name} cannot decode token by token. Give auto or one of {', '.join(able)}.")
+    return mechanism
+
+
 def _read(text):
     """(identifier, registered name, whether it can decode) of one flag's text."""
     if text == "auto":
@@ -49,10 +55,14 @@ def _read(text):
     name, colon, _ = text.partition(":")
     if name == "auto" and colon:
         raise UsageError(f"'auto' chooses by itself and takes no options. Got {text!r}; name a mechanism.")
-    decodes = _decodes(name)  # an unknown name and axial without its shape are told apart before options are read
-    return text if name == "axial" else mechanisms.from_text(text) if colon else text, name, decodes
+    decodes = _decodes(name)  # an unknown name is found before options are read
+    return mechanisms.from_text(text) if colon and not _supports(name).grid else text, name, decodes
 
 
 def _decodes(name):
-    supports = mechanisms.class_of(name).supports
+    supports = _supports(name)
     return supports.causal and supports.state is not None
+
+
+def _supports(name):
+    return mechanisms.class_of(name).supports

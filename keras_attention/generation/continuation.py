@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from keras_attention.generation.arguments import whole_number
+from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.generation.greedy import greedy
 
 
@@ -11,14 +12,14 @@ def continue_greedily(model, prompt, *, max_new_tokens, end_id=-1, pad_id=0, for
 
     Args:
         model: decodes without an encoder, such as `keras_attention.models.DecoderLM`: has `init_state(batch_size,
-            max_length=)`, `prefill` and `step`.
+            max_length=)`, `prefill` and `step`, and `max_length`: what a rolling cache keeps, None where there is none.
         prompt: integer [B, T] with at least one real token a row; padding may stand on either side.
         max_new_tokens: the most tokens to generate, an int.
         end_id: the token that ends a row; -1 for none.
         pad_id: what pads prompts, and the result after a row's end.
         forbidden: ids that are never generated; that of padding by default.
         fixed_size: decode in a state of the size that prompt and answer need, as XLA wants it, rather than in one that
-            grows.
+            grows; a rolling cache then keeps everything.
 
     Returns:
         `GenerationResult`; `tokens` [B, N] are the new ones alone.
@@ -46,8 +47,10 @@ def continue_greedily(model, prompt, *, max_new_tokens, end_id=-1, pad_id=0, for
     last = tf.argmax(tf.where(real, tf.range(length), -1), axis=1, output_type=tf.int32)
     is_last = tf.range(length) == last[:, None]
     start = tf.reduce_sum(tf.where(is_last, prompt, 0), axis=1)
-    room = prompt.shape[1] + max_new_tokens if fixed_size else None
-    state = model.init_state(batch, max_length=room)
+    if fixed_size:
+        state = model.init_state(batch, max_length=prompt.shape[1] + max_new_tokens)
+    else:
+        state = decoding_state(model, batch, model.max_length)
     _, state = model.prefill(tf.where(is_last, pad_id, prompt), state)
     return greedy(
         model.step,
