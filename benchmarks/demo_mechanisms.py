@@ -18,33 +18,33 @@ from pathlib import Path
 from benchmarks.harness import Report
 from benchmarks.translation import command_of
 from examples.demo import STEPS, demo_options
+from keras_attention import mechanisms
 from keras_attention.errors import UsageError
 from keras_attention.training.run_folder import RunFolder
 
 OUT = Path("runs/mechanisms")
 TITLE = "The demo's task with each mechanism"
-# Name of the run -> what differs from the demo. Half of the sentences have at most 8 tokens, nine in ten at most 16:
-# sizes are such that no pattern covers most sentences and no approximation has as many parts as they have tokens.
-RUNS = {
-    "softmax": {"mechanism": "softmax"},
+# Half of the sentences have at most 8 tokens, nine in ten at most 16: sizes are such that no pattern covers most
+# sentences and no approximation has as many parts as they have tokens.
+_SPECIAL = {
     "softmax-rolling": {"mechanism": "softmax", "decoder_mechanism": "softmax:cache=rolling"},
-    "relu": {"mechanism": "relu"},
     "blockwise": {"mechanism": "blockwise:query_block_size=4,key_block_size=4"},
     "local": {"mechanism": "local:radius=3"},
     "longformer": {"mechanism": "longformer:radius=2,num_global=1"},
     "bigbird": {"mechanism": "bigbird:block_size=1,neighbours=2,num_global_blocks=1,num_random_blocks=1"},
     "block_sparse": {"mechanism": "block_sparse:block_size=2,neighbours=1"},
     "random": {"mechanism": "random:num_keys=4"},
-    "linear": {"mechanism": "linear"},
     "performer": {"mechanism": "performer:num_features=128,seed=0"},
     "nystrom": {"mechanism": "nystrom:num_landmarks=4"},
     "nystrom-convolution": {"mechanism": "nystrom:num_landmarks=4,kernel_size=5"},
     "linformer": {"mechanism": "linformer:max_length=64,rank=4"},
     "lsh": {"mechanism": "lsh:num_buckets=4,bucket_size=4,num_hashes=2,seed=0"},
-    "retention": {"mechanism": "retention"},
     "retention-decoder": {"mechanism": "softmax", "decoder_mechanism": "retention"},
-    "retention-documents": {"mechanism": "retention:decay=learned,gate=memory,norm=layer"},
+    "retention-documents": {"mechanism": "retention:decay=learned,gate=memory,norm=layer,rotary=false"},
 }
+_NAMED = [name for name in mechanisms.names() if not mechanisms.class_of(name).supports.grid]
+# Name of the run -> what differs from the demo: every mechanism, as it is by default where nothing is said above.
+RUNS = {**{name: {"mechanism": name} for name in _NAMED}, **_SPECIAL}
 
 
 def main(argv=None):
