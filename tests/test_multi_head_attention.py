@@ -506,9 +506,27 @@ def test_from_keras_refuses_what_it_cannot_take(rng):
             MultiHeadAttention.from_keras(other)
     with pytest.raises(TypeError, match=r"keras.layers.MultiHeadAttention.* Got Dense"):
         MultiHeadAttention.from_keras(keras.layers.Dense(3))
+    theirs = keras.layers.MultiHeadAttention(H, D)
+    theirs(x, x)
+    with pytest.raises(
+        ValueError, match=r"mechanism='lsh' does not support weights of a key projection.*use mechanism="
+    ):
+        MultiHeadAttention.from_keras(theirs, mechanism="lsh")
+    assert MultiHeadAttention.from_keras(theirs, mechanism="longformer").built
 
 
 # --- memory --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", ["lsh", "local", "nystrom"])
+def test_memory_is_refused_where_there_is_no_other_sequence(rng, mechanism):
+    layer = MultiHeadAttention(8, 2, mechanism)
+    x = rng.normal(size=(2, 5, 8)).astype("float32")
+    layer(x)
+    with pytest.raises(
+        ValueError, match=rf"mechanism='{mechanism}' does not support keys of another.*use mechanism='s"
+    ):
+        layer.project_memory(x)
 
 
 def test_projected_memory_equals_cross_attention(rng):

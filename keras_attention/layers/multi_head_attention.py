@@ -44,8 +44,9 @@ class MultiHeadAttention(keras.layers.Layer):
         dropout_rate: share of attention weights dropped in training.
         positions: where tokens stand, told to attention itself: None, "rotary", "alibi", "relative", a position layer
             (`RotaryEmbedding`, `ALiBi`, `RelativePositionBias`, `RelativePositionBias2D`) or its config. For
-            self-attention. Decoding states go on counting. Rotary positions count real tokens; the biases take a
-            sequence as it is given, so that padding between real tokens adds to their distance (none on either side).
+            self-attention. Decoding states go on counting. Rotary positions count real tokens, and so do the biases
+            with bigbird, block_sparse and random; with other mechanisms they take a sequence as it is given, so that
+            padding between real tokens adds to their distance (none on either side).
         temperature: the scores are divided by it; above 1 flattens the weights.
         use_bias: whether the four projections have a bias.
         kernel_initializer: initialiser of the four kernels, each with its own fan; Glorot uniform, as large numbers
@@ -359,6 +360,8 @@ class MultiHeadAttention(keras.layers.Layer):
         """
         if not self.built:
             raise ValueError(f"Layer {self.name!r} has no weights yet: call or build it before project_memory.")
+        if not self.mechanism.supports.cross:
+            self.mechanism.refuse("keys of another sequence (project_memory)", "mechanism='softmax'")
         k = v if k is None else k
         # Read before the cast, which makes tensors without them.
         v_mask, k_mask = implicit_masks.get(v), implicit_masks.get(k)
@@ -413,13 +416,21 @@ class MultiHeadAttention(keras.layers.Layer):
             **kwargs: further arguments of this class, such as `mechanism`.
 
         Returns:
-            A built layer that gives the same numbers (`ours(v=value, k=key, q=query)`).
+            A built layer with those four projections: `ours(v=value, k=key, q=query)` gives the same numbers where the
+            mechanism is softmax attention. What a mechanism has beside them (a gate, projections for global tokens)
+            keeps its initial values.
+
+        Raises:
+            TypeError, ValueError: for another kind of layer, options that ours has not, or a mechanism without one of
+            the four projections.
         """
         options, weights = keras_weights.read(layer)
         built = cls(**{**options, **kwargs})
         widths = {name: int(arrays[0].shape[0]) for name, arrays in weights.items()}
         built.build((None, None, widths["value"]), (None, None, widths["key"]), (None, None, widths["query"]))
         for name, arrays in weights.items():
+            if not hasattr(built, f"{name}_projection"):
+                built.mechanism.refuse(f"weights of a {name} projection, which it has not", "mechanism='softmax'")
             target = getattr(built, f"{name}_projection").weights
             for to, array in zip(target, arrays, strict=True):
                 to.assign(np.reshape(array, to.shape))
@@ -463,7 +474,8 @@ class MultiHeadAttention(keras.layers.Layer):
     def _check_mechanism(self):
         supports, mechanism = self.mechanism.supports, self.mechanism
         if self.dropout_rate and not supports.dropout:
-            mechanism.refuse(f"dropout of attention weights (dropout_rate={self.dropout_rate})", "dropout_rate=0")
+            what = f"dropout of attention weights (dropout_rate={self.dropout_rate})"
+            mechanism.refuse(what, "dropout_rate=0 or mechanism='softmax'")
         if self.temperature != 1 and not supports.temperature:
             mechanism.refuse(f"temperature={self.temperature}", "mechanism='softmax'")
         attention_positions.check(self.positions, mechanism)

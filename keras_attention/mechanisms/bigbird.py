@@ -12,14 +12,15 @@ class BigBirdAttention(Pattern):
     The global and random blocks keep any two positions within a few steps of each other, which a window alone does not:
     choose it for long documents. Time and memory O(T block_size (2 neighbours + 1 + global + random)). The random
     blocks follow from `seed`, the head and the block's number alone, so that the pattern is the same after loading, in
-    every batch and in every runtime. Blocks are counted from the first real token; rows of padding are zero.
+    every batch and in every runtime. Blocks are counted from the first real token; rows of padding are zero. With a
+    decoding state new tokens are compared with every stored key and masked: O(T S), S for one token.
 
     Args:
         block_size: positions per block; the last block may be shorter.
         neighbours: blocks seen on each side of the own one.
         num_global_blocks: first blocks of the text, which see all and are seen by all.
         num_random_blocks: further blocks that each block sees, drawn for each head.
-        seed: of the draw. Layers with one seed share one pattern; give each layer its own to spread the links.
+        seed: of the draw. Layers with one seed share one pattern, and so do the blocks of a model.
 
     Reference: Zaheer et al., "Big Bird: Transformers for Longer Sequences", 2020, https://arxiv.org/abs/2007.14062. The
     authors' code makes the last block global too; here only the first ones are, so that there is a causal form.

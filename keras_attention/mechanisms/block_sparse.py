@@ -11,7 +11,8 @@ class BlockSparseAttention(Pattern):
 
     The documents' way (3.1) to make long sequences fit into memory. Unlike `local` the reach depends on the place in
     the block, but all work is whole blocks. Time and memory O(T block_size (2 neighbours + 1)). Blocks are counted from
-    the first real token; rows of padding are zero.
+    the first real token; rows of padding are zero. With a decoding state new tokens are compared with every stored key
+    and masked: O(T S), S for one token.
 
     Args:
         block_size: positions per block; the last block may be shorter. 64 by default.

@@ -13,10 +13,11 @@ from keras_attention.ops import checks, lsh
 class LSHAttention(Mechanism):
     """Reformer's attention: tokens whose directions hash alike meet, q serving as query and key.
 
-    Choose it for long sequences with few strong links that may stand anywhere. Cost O(rounds * T * bucket_size) and a
-    sort. A token attends to itself only when it meets no other. The hash directions are weights that are saved and not
-    trained, so that a loaded model hashes as before. There is no decoding state: use it in encoders, or decode without
-    a cache. With fewer key heads than query heads (num_kv_heads) only the values are shared.
+    Choose it for long sequences with few strong links that may stand anywhere. Cost O(rounds * T * (num_buckets +
+    bucket_size)) and a sort: hashing takes products with num_buckets / 2 directions for every token. A token attends to
+    itself only when it meets no other. The hash directions are weights that are saved and not trained, so that a loaded
+    model hashes as before. There is no decoding state: use it in encoders, or decode without a cache. With fewer key
+    heads than query heads (num_kv_heads) only the values are shared.
 
     Args:
         num_buckets: 1 or even; about T / bucket_size. Fixed, so that neither padding nor the future changes a bucket.
@@ -35,8 +36,8 @@ class LSHAttention(Mechanism):
         dropout=False,
         grouped=True,
         state=None,
-        time="rounds*T*(bucket_size*D+log(T))",
-        memory="rounds*T*bucket_size",
+        time="rounds*T*((num_buckets+bucket_size)*D+log(T))",
+        memory="rounds*T*(num_buckets+bucket_size)",
         paper="Kitaev et al. 2020, https://arxiv.org/abs/2001.04451",
     )
 

@@ -16,7 +16,7 @@ class RandomAttention(Pattern):
 
     Args:
         num_keys: keys per query.
-        seed: of the draw. Layers with one seed share one pattern; give each layer its own to spread the links.
+        seed: of the draw. Layers with one seed share one pattern, and so do the blocks of a model.
 
     Reference: the documents, 5.1; Zaheer et al., "Big Bird", 2020, https://arxiv.org/abs/2007.14062 (its random part)
     """

@@ -68,10 +68,12 @@ def random_attention(
 ):
     """Softmax attention of each query to `num_keys` keys drawn at random.
 
-    The keys a query may see are cut into `num_keys` equal stretches, and one key is drawn from each: all different,
-    every key as likely as any other. The draw depends on the seed, the head and the position of the query, counted
-    without padding: not on the batch, the process or the runtime. Keys are gathered as [B, H, T, num_keys, D]: time and
-    memory O(T num_keys), without a [T, S] table. A query with `num_keys` keys or fewer to choose from sees all of them.
+    The keys a query may see are cut into `num_keys` stretches, and one key is drawn from each: all different. Lengths
+    of stretches differ by one at most, so that every key is about as likely as any other where there are many times
+    `num_keys`; of few more, those that are alone in a stretch are always drawn. The draw depends on the seed, the head
+    and the position of the query, counted without padding: not on the batch, the process or the runtime. Keys are
+    gathered as [B, H, T, num_keys, D]: time and memory O(T num_keys), without a [T, S] table. A query with `num_keys`
+    keys or fewer to choose from sees all of them.
 
     Args:
         q: [B, H, T, D].
