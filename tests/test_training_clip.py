@@ -1,5 +1,6 @@
 """`train clip`: captioned images, their splits and texts, retrieval scores, and whole runs."""
 
+import dataclasses
 import json
 import re
 
@@ -80,8 +81,21 @@ def test_no_caption_is_in_two_splits():
     again = split_captioned(captioned(captions[::-1]), validation=5, gallery=10)
     assert {" ".join(c.lower().split()) for c in again.splits["gallery"].captions} == sets["gallery"]
     assert data.fingerprint() != again.fingerprint()
-    with pytest.raises(UsageError, match=r"some pairs has 30 different captions, too few for a gallery of 20"):
+    with pytest.raises(UsageError, match=r"30 different captions of 45 different images, too few for a gallery of 20"):
         split_captioned(captioned(captions), validation=10, gallery=20)
+
+
+def test_no_image_is_in_two_splits_or_twice_in_one_that_is_scored():
+    """Five captions a file, as in Flickr30k: one goes to the gallery, and the file's others must not be learnt."""
+    source = captioned([f"caption {i} \ud83d" for i in range(100)])  # half an emoji, which JSON can hold
+    images = np.repeat(source.images[:20], 5, axis=0)
+    data = split_captioned(dataclasses.replace(source, images=images), validation=3, gallery=6)
+    seen = {name: [image.tobytes() for image in data.splits[name].images] for name in SPLITS}
+    assert [len(seen["gallery"]), len(set(seen["gallery"])), len(set(seen["validation"]))] == [6, 6, 3]
+    assert len(set(seen["gallery"] + seen["validation"])) == 9
+    assert len(seen["train"]) == 5 * 11 and not set(seen["train"]) & set(seen["gallery"] + seen["validation"])
+    with pytest.raises(UsageError, match="100 different captions of 20 different images, too few for a gallery of 18"):
+        split_captioned(dataclasses.replace(source, images=images), validation=3, gallery=18)
 
 
 @pytest.fixture(scope="module")
@@ -193,9 +207,11 @@ def test_bad_files_and_options_are_one_line_and_leave_nothing(files, tmp_path, c
         ([*good[:2], "--captions", "nowhere.json"], "nowhere.json does not exist"),
         ([*good[:2], "--captions", str(table)], r"Line 1 of .* must be FILE<TAB>CAPTION"),
         (["--data", str(tmp_path / "other.npz"), *good[2:]], "must hold an array named images"),
+        ([*good, "--validation-pairs", "1"], "--validation-pairs must be 0 or at least 2: .*Got 1"),
+        ([*good, "--seed", "2147483648"], "--seed must be at least 0 and below 2147483648. Got 2147483648"),
         ([*good, "--augment", "mixup"], "--augment mixup mixes classes"),
         ([*good, "--heads", "3"], "--d-model must be divisible by --heads. Got 128 and 3"),
-        ([*good, "--gallery", "90"], "captions, too few for a gallery of 90, a validation of 150"),
+        ([*good, "--gallery", "90"], "different images, too few for a gallery of 90, a validation of 150"),
         ([*good, "--gallery", "9", "--validation-pairs", "9", "--mechanism", "axiom"], "axiom"),
     ]:
         with pytest.raises(SystemExit) as end:

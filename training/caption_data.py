@@ -42,11 +42,12 @@ class CaptionData:
 
 
 def split_captioned(source, *, validation, gallery):
-    """Split captioned images by caption, the same way in every run.
+    """Split captioned images by caption and image, the same way in every run.
 
-    Captions count as the same after NFKC, case folding and evened spaces. A hash of them decides: the first ones in its
-    order are the gallery, the next the validation. Of each caption in these two one image is taken, so that every text
-    has one right answer; its other images are left out, since training may not see the caption.
+    Captions count as the same after NFKC, case folding and evened spaces, images where all pixels are equal. A hash of
+    captions decides: the first ones in its order are the gallery, the next the validation. Of each caption in these two
+    one image is taken, and no image twice, so that every text has one right answer. Training sees none of their
+    captions and images: other images of such a caption, and other captions of such an image, are left out.
 
     Args:
         source: `Captioned`.
@@ -56,21 +57,30 @@ def split_captioned(source, *, validation, gallery):
         `CaptionData`.
 
     Raises:
-        UsageError: fewer than two captions are left to train on.
+        UsageError: too few different captions or images for the two, or fewer than two pairs left to train on.
     """
     members = {}
     for index, caption in enumerate(source.captions):
         members.setdefault(pairs.normalised(caption), []).append(index)
-    ordered = sorted(members, key=lambda key: (pairs.hash_place(key, 0), key))
-    if len(ordered) - gallery - validation < 2:
+    contents = [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in source.images]
+    wanted = {"gallery": gallery, "validation": validation}
+    indices, held, left = {name: [] for name in SPLITS}, set(), []
+    for key in sorted(members, key=lambda key: (pairs.hash_place(key, 0), key)):
+        name = next((name for name, count in wanted.items() if len(indices[name]) < count), None)
+        index = next((index for index in members[key] if contents[index] not in held), None)
+        if name is None or index is None:
+            left.append(key)
+        else:
+            indices[name].append(index)
+            held.add(contents[index])
+    indices["train"] = [index for key in left for index in members[key] if contents[index] not in held]
+    if any(len(indices[name]) < count for name, count in wanted.items()) or len(indices["train"]) < 2:
         raise UsageError(
-            f"{source.origin} has {len(ordered)} different captions, too few for a gallery of {gallery}, a validation "
-            f"of {validation} and training. Give smaller --gallery and --validation-pairs."
+            f"{source.origin} has {len(members)} different captions of {len(set(contents))} different images, too few "
+            f"for a gallery of {gallery}, a validation of {validation} and training. Give smaller --gallery and "
+            "--validation-pairs."
         )
-    cuts = {"gallery": ordered[:gallery], "validation": ordered[gallery : gallery + validation]}
-    indices = {name: sorted(members[key][0] for key in keys) for name, keys in cuts.items()}
-    indices["train"] = sorted(index for key in ordered[gallery + validation :] for index in members[key])
-    splits = {name: source.chosen(indices[name]) for name in SPLITS}
+    splits = {name: source.chosen(sorted(indices[name])) for name in SPLITS}
     _, height, width, channels = source.images.shape
     mean, std = pixel_statistics(splits["train"].images)
     return CaptionData(splits, ImageInput(height=height, width=width, channels=channels, mean=mean, std=std))

@@ -76,6 +76,8 @@ class ClipOptions(RunOptions):
         mixing = [name for name in augmentation.parse(self.augment) if name in _MIXERS]
         if mixing:
             raise UsageError(f"--augment {mixing[0]} mixes classes, which captions do not have. Leave it out.")
+        if self.validation_pairs == 1:
+            raise UsageError("--validation-pairs must be 0 or at least 2: one image always finds the only text. Got 1.")
         check_heads(self.d_model, self.heads)
 
     def also_fixed(self):

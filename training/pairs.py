@@ -156,7 +156,7 @@ def read_parallel(source_path, target_path, *, max_characters=MAX_CHARACTERS):
     """
     sources, targets = _read_lines(source_path), _read_lines(target_path)
     for lines in (sources, targets):
-        while lines[-1] == "":
+        while lines and lines[-1] == "":
             lines.pop()
     if len(sources) != len(targets):
         raise UsageError(
@@ -196,6 +196,8 @@ class _Reading:
 
     def pairs(self):
         pairs = Pairs(self.sources, self.targets, problems=self.problems, origin=self.origin)
+        if not pairs.sources and not self.problems:
+            raise UsageError(f"{self.origin}: no line has text in it; give files with sentence pairs")
         if not pairs.sources:
             reason, count = Counter(problem.reason for problem in self.problems).most_common(1)[0]
             raise UsageError(
@@ -303,5 +305,6 @@ def normalised(sentence):
 
 def hash_place(key, seed):
     """A number from 0 to 1 for a text, spread evenly, that depends on nothing but the arguments."""
-    digest = hashlib.blake2b(f"{seed}\n{key}".encode(), digest_size=8).digest()
+    # JSON can hold half of a surrogate pair, which is no UTF-8.
+    digest = hashlib.blake2b(f"{seed}\n{key}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest) / 2**64
