@@ -129,7 +129,13 @@ def test_an_interrupted_run_equals_an_undisturbed_one(finished, stripes, tmp_pat
     "changes",
     [
         {"model": "cnn", "patch_size": None, "heads": None, "layers": 3, "ema": 0.0},
-        {"precision": "mixed_float16", "augment": "mixup,cutmix", "pooling": "token", "validation_share": 0.0},
+        {
+            "precision": "mixed_float16",
+            "augment": "mixup,cutmix",
+            "pooling": "token",
+            "validation_share": 0.0,
+            "validate_every": None,
+        },
     ],
     ids=["cnn", "half precision, mixed images, no validation"],
 )
@@ -189,6 +195,8 @@ def test_measures_against_loops(rng, tmp_path):
         counts[label][order[0]] += 1
     assert measured(logits, labels) == pytest.approx({name: value / 40 for name, value in want.items()}, rel=1e-5)
     assert measured(np.zeros_like(logits), labels)["accuracy"] == 0
+    diverged = measured(np.full_like(logits, np.nan), labels)
+    assert diverged["accuracy"] == diverged["top5_accuracy"] == 0 and np.isnan(diverged["loss"])
     np.testing.assert_array_equal(confusion_matrix(labels, logits.argmax(axis=1), 7), counts)
     for count in (7, 70):
         draw_confusion(np.eye(count, dtype=int), [f"class {i}" for i in range(count)], tmp_path / f"{count}.png")

@@ -90,6 +90,8 @@ class VisionOptions(RunOptions):
             augmentation.parse(self.augment)
         if self.d_model is not None and self.heads is not None:
             check_heads(self.d_model, self.heads)
+        if self.validation_share == 0:
+            self.refuse_given(("validate_every",), "--validation-share 0 leaves nothing to validate on")
         if self.model == "cnn":
             unused = ("mechanism", "patch_size", "heads", "mlp_dim", "pooling", "drop_path")
             self.refuse_given(unused, "a plain CNN has no such part")
