@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from keras_attention.errors import UsageError
+from keras_attention.errors import UsageError, message_for_users
 
 
 def build_app():
@@ -30,8 +30,11 @@ def main(argv=None):
     """Runs one command and ends the process: 0, or 2 with one line on standard error for bad input, 130 for Ctrl-C."""
     try:
         build_app()(args=argv)
-    except UsageError as error:
-        print(f"keras-attention: {error}", file=sys.stderr)
+    except (UsageError, OSError) as error:
+        message = message_for_users(error)
+        if message is None:
+            raise
+        print(f"keras-attention: {message}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("keras-attention: interrupted", file=sys.stderr)

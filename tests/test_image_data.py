@@ -1,6 +1,7 @@
 """Labelled images: where they are read from, how they are split, batched and changed."""
 
 import gzip
+import os
 import struct
 
 import numpy as np
@@ -99,6 +100,9 @@ def test_folders_of_classes(rng, tmp_path):
         read_source(str(tmp_path))
     with pytest.raises(UsageError, match="at least two classes"):
         read_source(str(tmp_path / "cat"))
+    os.mkdir(os.fsencode(tmp_path) + b"/caf\xe9")
+    with pytest.raises(UsageError, match=r"/caf\? has a name that is not UTF-8. Rename it"):
+        read_source(str(tmp_path))
 
 
 def test_npz_files(rng, tmp_path):
@@ -122,6 +126,7 @@ def test_npz_files(rng, tmp_path):
     assert "Got float64" in refused(images=images / 255, labels=np.zeros(6, int))
     assert "6 integers or strings. Got int64 [5]" in refused(images=images, labels=np.zeros(5, int))
     assert "cannot be read" in refused(images=images, labels=np.array([{}] * 6))
+    assert r"must be UTF-8. Got b'caf\xe9'; store" in refused(images=images, labels=np.array([b"caf\xe9", b"tea"] * 3))
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(UsageError, match="cannot be read"):
         read_source(str(path))

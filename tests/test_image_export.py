@@ -100,8 +100,12 @@ def test_bad_files_are_left_out_and_said(places, files, tmp_path, capsys):
     shutil.copy(files[-1], tmp_path / "wrong_name.jpg")
     given = [tmp_path / "cut.png", files[0], tmp_path / "missing.png", tmp_path / "text.png"]
     given += [tmp_path / "wrong_name.jpg", *files[1:] * 2]
+    given.append(Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.png")))  # no UTF-8, and printed in the last place
+    shutil.copy(files[0], given[-1])
     assert run("classify", "--model", places["grey"][0], *given) == 2
     out, err = capsys.readouterr()
+    assert out.splitlines()[-1].split("\t")[0] == f"{tmp_path}/caf?.png"
+    given[-1] = f"{tmp_path}/caf?.png"
     names = [line.split("\t")[0] for line in out.splitlines()]
     bad = [str(tmp_path / name) for name in ("cut.png", "missing.png", "text.png")]
     assert names == [str(path) for path in given if str(path) not in bad]

@@ -133,6 +133,7 @@ def test_bad_files_are_one_line_that_names_them(picture, tmp_path, monkeypatch):
         assert "damaged or truncated" in message or "is no image" in message
     (tmp_path / "folder.png").mkdir()
     assert "is a folder" in refused("folder.png")
+    assert "cannot be read (File name too long). Give an image file" in refused("x" * 300)
     monkeypatch.setattr(files, "MAX_PIXELS", H * W - 1)
     assert f"more than {H * W - 1} pixels" in refused("whole.png")
 

@@ -2,6 +2,8 @@
 
 import gzip
 import math
+import os
+import shutil
 
 import keras
 import numpy as np
@@ -205,6 +207,14 @@ def test_bad_input_is_one_line(tmp_path, capsys, content, flags, message):
     error = capsys.readouterr().err.strip()
     assert end.value.code == 2 and message in error and len(error.splitlines()) == 1
     assert not out.exists()
+
+
+def test_a_file_whose_name_is_no_utf8_is_learnt(files, tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt")
+    shutil.copy(files[0], path)
+    run = tmp_path / "run"
+    language.train(options([path], run, steps=2))
+    assert RunFolder(run).read_config()["options"]["data"] == [path]
 
 
 def test_a_model_with_a_rolling_cache_generates(files, tmp_path, capfd):

@@ -326,6 +326,35 @@ def test_a_finished_run_says_so(commanded, capsys):
     assert before == {path: path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
 
 
+def test_more_test_sentences_of_a_finished_run_are_translated(commanded, tmp_path):
+    out, _ = commanded
+    shutil.copytree(out, tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
+    before, weights = run.read_metrics(), run.load_model().get_weights()
+    translation.main(["--out", str(run), "--resume", "--test-sentences", "2"])
+    after = run.read_metrics()
+    assert run.read_config()["options"]["test_sentences"] == 2
+    assert after["exact_match"] in (0, 0.5, 1) and after["exact_match"] != before["exact_match"]
+    assert after["steps"] == before["steps"] and after["validation/loss"] == pytest.approx(before["validation/loss"])
+    for one, other in zip(weights, run.load_model().get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_pair_beyond_the_budget_is_told_for_every_split(tmp_path, capsys):
+    """Not that the split is empty: without it there would be no validation."""
+    rng, path = np.random.default_rng(0), tmp_path / "long.tsv"
+    words = ["ab", "cd", "ef", "gh"]
+    short = [" ".join(rng.choice(words, 5)) for _ in range(300)]
+    path.write_text("".join(f"{text} {i}\t{text} {i}\n" for i, text in enumerate(short)), encoding="utf-8")
+    splits = translation.load_corpus(TrainOptions(out="x", data=str(path), validation_share=0.1)).splits
+    held_out = splits["validation"].sources[0]
+    long = path.read_text(encoding="utf-8").replace(f"\t{held_out}\n", f"\t{held_out}{' ab' * 200}\n")
+    path.write_text(long, encoding="utf-8")
+    flags = ["--validation-share", "0.1", "--max-length", "900", "--tokens-per-batch", "60", "--vocab-size", "40"]
+    message = exits(["--out", str(tmp_path / "run"), "--data", str(path), *flags], capsys)
+    assert "the longest pair has" in message and "more than tokens_per_batch=60" in message
+
+
 def exits(argv, capsys):
     """The one line that a command with exit code 2 prints."""
     with pytest.raises(SystemExit) as end:
@@ -399,10 +428,20 @@ def test_bad_input_is_one_line_and_leaves_nothing(capsys, tmp_path, corpus):
         (["--source-file", "x"], "--source-file and --target-file belong together"),
         (["--locales", "en"], "--locales must be two locales with a comma between"),
         (["--minutes", "0"], "--minutes must be above 0"),
+        (
+            ["--cooldown", "9", "--steps", "50", "--epochs", "1"],
+            "--cooldown is counted back from --steps, and --epochs",
+        ),
+        (["--cooldown", "9", "--steps", "50", "--minutes", "1"], "and --minutes could end the run before it"),
+        (["--validation-share", "0", "--bleu-every", "3"], "--bleu-every would have no effect: --validation-share 0"),
         (["--phrases", "99"], "--phrases would have no effect: the sentences come from --data"),
     ]:
         assert message in exits(["--out", out, "--data", str(corpus), *flags], capsys)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty.tsv", "one.tsv"]
+    assert "cannot be reached (File name too long). Give another --out" in exits(["--out", "x" * 300], capsys)
+    (tmp_path / "mark.txt").write_bytes(b"\xef\xbb\xbf\n")
+    both = ["--source-file", str(tmp_path / "mark.txt"), "--target-file", str(tmp_path / "mark.txt")]
+    assert "mark.txt: no line has text in it; give files with sentence" in exits(["--out", out, *both], capsys)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty.tsv", "mark.txt", "one.tsv"]
     with pytest.raises(UsageError, match="--out needs the name of a folder"):
         TrainOptions(out="")
 

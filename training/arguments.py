@@ -7,7 +7,7 @@ from typing import Annotated, get_type_hints
 
 import typer
 
-from keras_attention.errors import UsageError
+from keras_attention.errors import UsageError, message_for_users
 from keras_attention.training.run_options import flag_name
 
 
@@ -66,8 +66,11 @@ def run_alone(command, argv, name):
     app.command()(command)
     try:
         app(args=argv, prog_name=name)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (UsageError, OSError) as error:
+        message = message_for_users(error)
+        if message is None:
+            raise
+        print(f"error: {message}", file=sys.stderr)
         sys.exit(2)
     except SystemExit as end:
         if end.code:

@@ -8,6 +8,10 @@ from keras_attention.text import BOS_ID, EOS_ID, PAD_ID
 from keras_attention.training.epochs import epoch_dataset
 
 
+class NothingFits(UsageError):
+    """None of the pairs is short enough."""
+
+
 class BatchPlan:
     """Which pairs stand together in which step of which epoch.
 
@@ -35,7 +39,7 @@ class BatchPlan:
             same length. None without.
 
     Raises:
-        UsageError: No pair is left, or one pair alone exceeds the budget.
+        NothingFits: No pair is left. UsageError: One pair alone exceeds the budget.
 
     Example:
         >>> plan = BatchPlan([[5, 6], [7]], [[8], [9, 5, 6]], tokens_per_batch=64, max_length=16)
@@ -79,7 +83,7 @@ class BatchPlan:
         self.dropped = len(longest) - len(self._kept)
         if not len(self._kept):
             shortest = f"; the shortest needs {longest.min()}" if len(longest) else ""
-            raise UsageError(f"none of {len(longest)} pairs has at most max_length={max_length} tokens{shortest}")
+            raise NothingFits(f"none of {len(longest)} pairs has at most max_length={max_length} tokens{shortest}")
         longest = longest[self._kept]
         if longest.max() > tokens_per_batch:
             raise UsageError(

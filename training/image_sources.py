@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_attention.errors import UsageError
 from keras_attention.images.files import SUFFIXES, read_image, resized
+from keras_attention.text.tokenizer import well_formed
 
 DIGITS = "digits"
 FOLDER_SIZE = 64  # of the images of a folder, which may all differ, where no size is asked for
@@ -162,6 +163,9 @@ def read_class_folders(folder, size):
     All images are held in memory in the given size. A file that cannot be read is left out, with a note.
     """
     classes = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    for entry in classes:
+        if entry.name != well_formed(entry.name):
+            raise UsageError(f"The class folder {well_formed(str(entry))} has a name that is not UTF-8. Rename it.")
     if len(classes) < 2:
         raise UsageError(
             f"{folder} must hold a folder of image files for each of at least two classes, or IDX files. "
@@ -212,7 +216,10 @@ def read_npz(path):
         )
     # Numbers are named by themselves; classes that no image has take no place among the logits.
     values, numbers = np.unique(labels, return_inverse=True)
-    names = tuple(value.decode() if isinstance(value, bytes) else str(value) for value in values)
+    try:
+        names = tuple(value.decode() if isinstance(value, bytes) else str(value) for value in values)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"labels in {path} must be UTF-8. Got {error.object!r}; store them as text.") from None
     return ImageSource(LabelledImages(images, numbers.astype(np.int32)), names, path.name)
 
 

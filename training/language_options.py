@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from keras_attention.errors import UsageError
 from keras_attention.models.decoder_lm import POSITIONS
-from keras_attention.training.run_options import RunOptions, check_heads, epochs_option, option
+from keras_attention.training.run_options import RunOptions, check_cooldown, check_heads, epochs_option, option
 
 DEFAULT_EPOCHS = 10
 
@@ -67,8 +67,7 @@ class LanguageOptions(RunOptions):
             raise UsageError("--data needs at least one file to learn.")
         if self.heads is not None:
             check_heads(self.d_model, self.heads)
-        if self.cooldown and not (self.steps and self.cooldown <= self.steps):
-            raise UsageError(f"--cooldown={self.cooldown} needs --steps of at least as many. Got --steps={self.steps}.")
+        check_cooldown(self)
 
     def also_fixed(self):
         # The cool-down is counted back from the last step.

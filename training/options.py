@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from keras_attention.errors import UsageError
 from keras_attention.models.decoder_lm import POSITIONS
-from keras_attention.training.run_options import RunOptions, check_heads, option
+from keras_attention.training.run_options import RunOptions, check_cooldown, check_heads, option
 
 BLEU_TOKENIZERS = ("auto", "13a", "zh", "char", "intl", "none")
 EMBEDDED = "embedded"
@@ -94,8 +94,7 @@ class TrainOptions(RunOptions):
             raise UsageError("--data and --source-file are two ways to give the sentences; give one of them.")
         self.locale_pair()
         self._refuse_unused()
-        if self.cooldown and not (self.steps and self.cooldown <= self.steps):
-            raise UsageError(f"--cooldown={self.cooldown} needs --steps of at least as many. Got --steps={self.steps}.")
+        check_cooldown(self)
         if self.source == self.target:
             raise UsageError(f"--source and --target are both column {self.source}; give two different columns.")
         if self.heads is not None:
@@ -111,6 +110,13 @@ class TrainOptions(RunOptions):
                 ("source", "target", "validation_share", "test_share"),
                 "the embedded phrases, which have no columns and bring their own split, are the data",
             )
+
+        if self.validation_share == 0:
+            unused = ("validation_sentences", "bleu_every") if self.bleu_every else ("validation_sentences",)
+            self.refuse_given(unused, "--validation-share 0 leaves nothing to validate on")
+
+    def rescored(self, stored):
+        return self.test_sentences != stored.get("test_sentences", self.test_sentences)
 
     def locale_pair(self):
         """Source and target locale of the embedded phrases."""

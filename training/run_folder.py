@@ -71,12 +71,15 @@ class RunFolder:
         Raises:
             UsageError: another process trains here; a new run would overwrite what is there; there is no run to resume.
         """
-        if self.path.exists() and not self.path.is_dir():
+        try:
+            is_new = not self.path.exists()
+        except OSError as error:  # a parent that may not be entered, a name that is too long
+            raise UsageError(f"{self.path} cannot be reached ({error.strerror}). Give another --out.") from None
+        if not is_new and not self.path.is_dir():
             raise UsageError(f"{self.path} is a file. The run needs a folder; give another --out.")
-        if resume and not self.path.is_dir():
+        if resume and is_new:
             raise UsageError(f"{self.path} does not exist. There is no run to resume; leave --resume out to start one.")
         self._check_content(resume)
-        is_new = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = open(self.path / ".lock", "a")  # noqa: SIM115 closed below, after the caller's block
@@ -121,7 +124,9 @@ class RunFolder:
     def write_json(self, path, content):
         """Write `content` as JSON under `path`, atomically."""
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=True) + "\n"
-        write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        # Bytes of a file's name that are no UTF-8 come as lone surrogates: written as JSON's escapes they come back.
+        content = text.encode("utf-8", "backslashreplace")
+        write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
     def read_config(self):
         """The run's config.json as a dict."""

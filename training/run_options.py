@@ -50,7 +50,7 @@ class RunOptions:
     )
     precision: str = option("float32", "Floating-point precision.", choices=PRECISIONS)
     jit_compile: bool = option(False, "Compile the training step with XLA; batches then have a few fixed shapes.")
-    seed: int = option(0, "Seed of everything random.", least=0)
+    seed: int = option(0, "Seed of everything random.", least=0, below=2**31)
     checkpoint_every: int = option(500, "Steps between two checkpoints.", fixed=False, least=1)
     tensorboard: bool = option(True, "Write TensorBoard's files to OUT/logs.", fixed=False)
 
@@ -93,6 +93,10 @@ class RunOptions:
             options.update(epochs=None, steps=None, minutes=None)
         return cls(**{**options, **given, "resume": True})
 
+    def rescored(self, stored):
+        """Whether the final scores of a finished run with the `stored` options must be taken anew."""
+        return False
+
     def also_fixed(self):
         """Names of options that decide the result because of the values of others."""
         return set()
@@ -109,6 +113,22 @@ class RunOptions:
                 f"The run in {self.out} cannot be resumed with other options that change its result: "
                 f"{', '.join(changed)}. Leave them out, or train in another folder."
             )
+
+
+def check_cooldown(options):
+    """Raises a `UsageError` where the run could end before its cool-down, which is counted back from --steps."""
+    if not options.cooldown:
+        return
+    if not (options.steps and options.cooldown <= options.steps):
+        raise UsageError(
+            f"--cooldown={options.cooldown} needs --steps of at least as many. Got --steps={options.steps}."
+        )
+    others = [flag_name(name) for name in ("epochs", "minutes") if getattr(options, name) is not None]
+    if others:
+        raise UsageError(
+            f"--cooldown is counted back from --steps, and {' and '.join(others)} could end the run before it. Give "
+            "--steps alone."
+        )
 
 
 def check_heads(d_model, heads):

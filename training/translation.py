@@ -12,7 +12,7 @@ from keras_attention.models import Transformer
 from keras_attention.text import SentencePieceTokenizer
 from keras_attention.training.arguments import run_alone, typer_command
 from keras_attention.training.averaging import average_checkpoints
-from keras_attention.training.batches import BatchPlan
+from keras_attention.training.batches import BatchPlan, NothingFits
 from keras_attention.training.checkpoints import DamagedCheckpoint, assign_variables
 from keras_attention.training.compiling import compile_model
 from keras_attention.training.corpus import SPLITS, load_corpus, sample
@@ -95,7 +95,7 @@ class _Run(ModelRun):
                     shuffle=training,
                     static_shapes=self.options.jit_compile,
                 )
-            except UsageError:
+            except NothingFits:
                 if training:
                     raise
                 print(f"the {split} split has no pair to score")

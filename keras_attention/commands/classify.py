@@ -42,5 +42,6 @@ def classify(
 
 def _print(name, answer, labels, top):
     best = (-answer.probabilities).argsort(kind="stable")[:top]
-    fields = [name, *(text for i in best for text in (labels[i], f"{answer.probabilities[i]:.4f}"))]
+    shown = name.encode("utf-8", "replace").decode()  # a name that is no UTF-8 must not stop the others
+    fields = [shown, *(text for i in best for text in (labels[i], f"{answer.probabilities[i]:.4f}"))]
     print("\t".join(fields), flush=True)

@@ -49,9 +49,9 @@ def read_image(path, channels=3):
         (480, 640, 3)
     """
     pillow, path = require_pillow(), Path(path)
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder. Give image files.")
     try:
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder. Give image files.")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images, whose limit is below, and of odd metadata
             with pillow.open(path, formats=FORMATS) as image:
@@ -70,6 +70,8 @@ def read_image(path, channels=3):
     except PermissionError:
         raise UsageError(f"{path} may not be read: permission denied.") from None
     except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise UsageError(f"{path} cannot be read ({error.strerror}). Give an image file.") from None
         # Pillow's decoders raise whatever the broken bytes lead them into.
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UsageError(f"{path} is a damaged or truncated image ({reason}). Save it again.") from None
