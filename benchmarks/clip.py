@@ -51,8 +51,8 @@ def main(argv=None):
         report.notes.append(f"{path.name}: `{command}`")
     report.notes.append(
         "Recall@k: the share of gallery images (texts) whose own text (image) is among the k most similar of the whole "
-        "gallery; chance is k / gallery. No caption of the gallery is one of training's. Zero-shot: images by the text "
-        "of their group's name, which training has not seen as a class."
+        "gallery; chance is k / gallery. No caption or image of the gallery is one of training's. Zero-shot: images by "
+        "the text of their group's name, which training has not seen as a class."
     )
     report.print()
     if arguments.save:

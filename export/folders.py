@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import uuid
 from pathlib import Path
 
 from keras_attention.errors import UsageError
@@ -10,14 +11,18 @@ from keras_attention.errors import UsageError
 
 @contextlib.contextmanager
 def beside(path):
-    """An empty folder to write in, on the same disk as `path` and gone after the block unless it was moved."""
+    """An empty folder to write in, on the same disk as `path` and gone after the block unless it was moved.
+
+    A hidden one: inside `path` where that is a folder (it may be a disk of its own), otherwise next to it.
+    """
     path = Path(path)
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    parent = path if path.is_dir() else path.parent
+    temporary = parent / f".{path.name}.{uuid.uuid4().hex[:12]}.tmp"
     try:
-        try:
-            temporary.mkdir(parents=True)
-        except OSError as error:
-            raise UsageError(f"{path.parent} cannot be written ({error.strerror}). Give another folder.") from None
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(f"{parent} cannot be written ({error.strerror}). Give another folder.") from None
+    try:
         yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -36,7 +41,9 @@ def check_versions(path):
         raise UsageError(f"{path} is a link to nothing. Give another folder.")
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is a file. A SavedModel needs a folder; give another one.")
-    strangers = sorted(entry.name for entry in path.iterdir() if not _is_version(entry)) if path.is_dir() else []
+    entries = path.iterdir() if path.is_dir() else ()
+    # Hidden ones are those of exports under way, or killed: no server looks at them.
+    strangers = sorted(entry.name for entry in entries if not _is_version(entry) and not entry.name.startswith("."))
     if strangers:
         raise UsageError(
             f"{path} is not a folder of SavedModel versions (it holds {strangers[0]}). Give a new folder, or one that "

@@ -10,7 +10,7 @@ from keras_attention.errors import UsageError
 from keras_attention.export.boundary import Endpoint
 from keras_attention.export.comparing import BATCHES
 from keras_attention.export.onnx_graph import Port
-from keras_attention.export.report import Comparison
+from keras_attention.export.report import Comparison, precision_of
 from keras_attention.models.image_model import ImageModel
 
 # What `classify_bytes` decodes: the formats of tf.io.decode_image.
@@ -169,7 +169,7 @@ _SIZES = {
 
 def compare_served(model, served, images):
     """Both signatures against Keras on random images of the task's size; returns the `Comparison`."""
-    comparison, rng = Comparison(model.compute_dtype), np.random.default_rng(0)
+    comparison, rng = Comparison(precision_of(model)), np.random.default_rng(0)
     for batch in BATCHES:
         pixels = rng.integers(0, 256, (batch, images.height, images.width, images.channels), dtype=np.uint8)
         want = tf.nn.softmax(tf.cast(model(images.normalised(pixels), training=False), tf.float32))
@@ -186,7 +186,7 @@ def compare_onnx(model, graph, images):
     Args:
         model: the Keras model. graph: `onnx_check.Graph`. images: the `ImageTask`.
     """
-    comparison, rng = Comparison(model.compute_dtype), np.random.default_rng(0)
+    comparison, rng = Comparison(precision_of(model)), np.random.default_rng(0)
     for batch in BATCHES:
         pixels = rng.integers(0, 256, (batch, images.height, images.width, images.channels), dtype=np.uint8)
         values = images.normalised(pixels)

@@ -20,7 +20,7 @@ from keras_attention.export.comparing import (
 from keras_attention.export.decoding_check import compare_decoding, inputs_of
 from keras_attention.export.onnx_graph import require_packages
 from keras_attention.export.own_models import output_names
-from keras_attention.export.report import Comparison
+from keras_attention.export.report import Comparison, precision_of
 from keras_attention.export.state_names import named
 from keras_attention.generation.array_beam import array_beam_search
 from keras_attention.generation.best_answer import best_answer
@@ -67,7 +67,7 @@ class Graph:
 def compare_own(model, path, own, samples):
     """One file of a user's own model; returns the `Comparison`, or raises `UsageError`."""
     endpoint, structure = own
-    comparison = Comparison(model.compute_dtype)
+    comparison = Comparison(precision_of(model))
     graph = Graph(path)
     for sample in samples or random_inputs(model, structure, np.random.default_rng(0)):
         sample = tf.nest.map_structure(lambda spec, x: tf.cast(x, spec.dtype), structure, sample)
@@ -98,7 +98,7 @@ def _by_keyword(graph):
 
 def compare_transformer(model, folder, *, beams, length_penalty):
     """The three graphs of a `Transformer`; returns the `Comparison`, or raises `UsageError`."""
-    comparison = Comparison(model.compute_dtype)
+    comparison = Comparison(precision_of(model))
     names = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx")
     decoder = OnnxDecoder(*(Graph(folder / name) for name in names))
     rng = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from keras_attention.export import clip_towers, folders, image_models, onnx_chec
 from keras_attention.export.onnx_check import PAST, PRESENT
 from keras_attention.export.onnx_config import write_configs
 from keras_attention.export.own_models import own_endpoint
-from keras_attention.export.report import ExportReport
+from keras_attention.export.report import ExportReport, is_graph_of_layers, precision_of
 from keras_attention.export.search_options import refuse_unused, search_options
 from keras_attention.export.signatures import capacity_of, decodes, decoding_endpoints, has_encoder
 from keras_attention.export.transformer_graphs import TransformerGraphs
@@ -64,8 +64,8 @@ def export_onnx(
         model: a built `keras.Model`.
         path: a folder that does not exist.
         tokenizer: `keras_attention.text.SentencePieceTokenizer`, saved beside the graphs.
-        beams, length_penalty: of the search, 1 and 0.6 by default, for clients: noted in generation_config.json and
-            export.json.
+        beams, length_penalty: of the search, 1 and 0.6 by default, for clients: noted in export.json, and the beams in
+            generation_config.json.
         max_length: size of the decoding state of a model without an encoder; its own `max_length` by default.
         input_signature: for another model that is subclassed, nested `tf.TensorSpec` of its argument.
         samples: for another model, a list of its inputs to compare with; random ones by default.
@@ -186,19 +186,18 @@ def _describe(folder, graphs, comparison, options):
 
 def in_float32(model):
     """The model itself, or one with its weights that computes in float32: CPUs have no kernels for half precision."""
-    if model.compute_dtype == "float32":
+    if precision_of(model) == "float32":
         return model
-    if isinstance(model, keras.Sequential) or getattr(model, "_inputs_struct", None) is not None:
-        # Each layer of such a model has a policy of its own.
-        copy = keras.models.clone_model(model, clone_function=_layer_in_float32)
-    else:
-        copy = _layer_in_float32(model)
+    copy = _layer_in_float32(model)
+    if not is_graph_of_layers(model):  # which is built as soon as it is made
         copy.build()
     copy.set_weights(model.get_weights())
     return copy
 
 
 def _layer_in_float32(layer):
+    if is_graph_of_layers(layer):
+        return keras.models.clone_model(layer, clone_function=_layer_in_float32)
     return type(layer).from_config({**layer.get_config(), "dtype": "float32"})
 
 
@@ -221,6 +220,11 @@ def _graph_of(endpoint, state=()):
     if wrong:
         raise UsageError(f"{wrong[0]!r} holds text, which ONNX Runtime has no operations for. Export a SavedModel.")
     names = list(endpoint.outputs)
+    both = sorted({spec.name for spec in endpoint.inputs} & set(names) - set(state))
+    if both:
+        raise UsageError(
+            f"{both[0]!r} is the name of an input and of an output, which ONNX cannot hold. Rename one of the two."
+        )
 
     def function(*tensors):
         results = endpoint.function(*tensors)

@@ -3,10 +3,13 @@
 import dataclasses
 from pathlib import Path
 
+import keras
 import numpy as np
 
 from keras_attention.errors import UsageError
 
+# Least precise first.
+_HALF = ("bfloat16", "float16")
 # Of the largest number compared (1 at least): two programs that round alike differ by far less, a wrong one by more.
 _TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
 
@@ -32,6 +35,21 @@ class ExportReport:
         return f"{self.path}: checked against Keras, largest difference {self.largest_difference:.1e} ({parts})"
 
 
+def precision_of(model):
+    """Name of the least precise dtype that a model computes in.
+
+    A loaded Sequential or functional model says float32 whatever it was made under: its layers know.
+    """
+    parts = model.layers if is_graph_of_layers(model) else []
+    found = {model.compute_dtype, *(precision_of(part) for part in parts)}
+    return next((half for half in _HALF if half in found), model.compute_dtype)
+
+
+def is_graph_of_layers(model):
+    """Whether a model is Keras' own kind, each of whose layers has a policy of its own: Sequential or functional."""
+    return isinstance(model, keras.Sequential) or getattr(model, "_inputs_struct", None) is not None
+
+
 class Comparison:
     """Collects differences between an export and Keras, and refuses those that are too large.
 
@@ -44,15 +62,20 @@ class Comparison:
         self.differences = {}
 
     def numbers(self, what, got, want):
-        """Notes the largest difference of two arrays; NaN equals NaN, and other dtypes or shapes are errors."""
+        """Notes the largest difference of two arrays; NaN equals NaN and text itself alone, other shapes are errors."""
         got, want = np.asarray(got), np.asarray(want)
         if got.shape != want.shape:
             raise UsageError(
                 f"The export failed its check: {what} has shape {got.shape}, Keras' {want.shape}; nothing was written."
             )
+        if want.dtype.kind in "OSU":
+            if not np.array_equal(got, want):
+                raise UsageError(f"The export failed its check: the text of {what} differs. Nothing was written.")
+            self.differences.setdefault(what, 0.0)
+            return
         got, want = got.astype(np.float64), want.astype(np.float64)
-        both_nan = np.isnan(got) & np.isnan(want)
-        difference = float(np.max(np.where(both_nan, 0.0, np.abs(got - want)), initial=0.0))
+        same = (got == want) | (np.isnan(got) & np.isnan(want))  # an infinity equals itself
+        difference = float(np.max(np.abs(np.where(same, 0.0, got) - np.where(same, 0.0, want)), initial=0.0))
         scale = max(1.0, float(np.max(np.abs(want[np.isfinite(want)]), initial=0.0)))
         if not difference <= self.tolerance * scale:  # so that NaN fails
             raise UsageError(

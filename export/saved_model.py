@@ -167,6 +167,8 @@ def _refuse_unused(model, tokenizer, beams, length_penalty, max_length, input_si
     if has_encoder(model):
         why = "what an encoder-decoder takes, and is compared on, is known"
         refuse_unused(why, input_signature=input_signature, samples=samples)
+        if beams in (None, 1):
+            refuse_unused("the search is greedy without beams= of at least 2", length_penalty=length_penalty)
         return
     why = "the model has no encoder, so that the export holds no search and no texts"
     refuse_unused(why, tokenizer=tokenizer, beams=beams, length_penalty=length_penalty)

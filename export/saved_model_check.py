@@ -8,7 +8,7 @@ from keras_attention.export.boundary import outward
 from keras_attention.export.comparing import ANSWER_TOKENS, FIRST_ID, LENGTHS, answer_scores, masked, random_inputs
 from keras_attention.export.decoding_check import compare_decoding, inputs_of
 from keras_attention.export.own_models import output_names
-from keras_attention.export.report import Comparison
+from keras_attention.export.report import Comparison, precision_of
 from keras_attention.export.signatures import decodes, has_encoder
 from keras_attention.export.state_names import named
 from keras_attention.generation.best_answer import best_answer
@@ -35,7 +35,7 @@ def compare(model, served, *, capacity, tokenizer, own, samples, beams, length_p
     Raises:
         UsageError: a difference that is too large.
     """
-    comparison = Comparison(model.compute_dtype)
+    comparison = Comparison(precision_of(model))
     rng = np.random.default_rng(0)
     if own is not None:
         endpoint, structure = own

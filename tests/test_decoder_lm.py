@@ -81,6 +81,20 @@ def test_prefill_and_steps_give_what_one_pass_gives(rng, name, max_length):
     assert state["overflow"].numpy().tolist() == [0, 0, 0]
 
 
+def test_a_model_without_stored_keys_keeps_a_number_whatever_was_asked(rng):
+    """RetNet's state does not grow: neither does what the model keeps beside it."""
+    model = made("linear")
+    ids = ids_of(rng, 2, 6)
+    ids[1, :2] = 0
+    grown, fixed = model.init_state(2), model.init_state(2, 9)
+    for _ in range(2):
+        one, grown = model.prefill(ids, grown)
+        other, fixed = model.prefill(ids, fixed)
+        np.testing.assert_array_equal(one, other)
+    assert grown["lengths"].numpy().tolist() == [12, 8] and "valid" not in grown
+    assert [x.shape for x in tf.nest.flatten(grown)] == [x.shape for x in tf.nest.flatten(model.init_state(2))]
+
+
 def test_a_row_that_runs_past_the_end_says_so_and_spoils_no_other(rng):
     model = made("softmax")
     ids = ids_of(rng, 2, 4)

@@ -200,6 +200,12 @@ def test_other_models_and_refusals(tmp_path):
     for number, model in enumerate((hybrid, own)):
         model(np.zeros((1, 8, 8, 3), np.float32))
         assert export_onnx(model, tmp_path / f"onnx{number}", images=COLOUR).largest_difference < 0.05
+    own.save(tmp_path / "own.keras")
+    keras.config.set_dtype_policy("float32")
+    loaded = keras.models.load_model(tmp_path / "own.keras")  # which says float32, while its layers are in float16
+    report = export_onnx(loaded, tmp_path / "loaded", images=COLOUR)
+    assert report.largest_difference < 1e-4
+    keras.config.set_dtype_policy("mixed_float16")
     assert export_saved_model(own, tmp_path / "saved", images=COLOUR).signatures == (
         "classify",
         "classify_bytes",

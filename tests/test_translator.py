@@ -151,6 +151,8 @@ def test_onnx_folder(onnx_folder, tokenizer, integers):
         assert translator(TEXTS, beams=beams) == answers
     assert len(set(answers)) > 3
     assert translator(TEXTS, beams=3, length_penalty=6.0) != answers
+    with pytest.raises(UsageError, match="length_penalty would have no effect: the search is greedy without beams of"):
+        translator(TEXTS, length_penalty=6.0)
 
 
 @pytest.mark.parametrize("beams", [None, 3])

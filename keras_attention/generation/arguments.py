@@ -4,6 +4,8 @@ import operator
 
 import tensorflow as tf
 
+from keras_attention.errors import UsageError
+
 
 def start_token_vector(start_tokens):
     """`start_tokens` as int32 `[B]`; raises `ValueError` for another rank, `TypeError` for another kind of number."""
@@ -16,6 +18,12 @@ def start_token_vector(start_tokens):
             "run a longer prompt through the model's prefill and start from its last token."
         )
     return tf.cast(tokens, tf.int32)
+
+
+def check_penalty(beams, length_penalty):
+    """Raises a `UsageError` for a length penalty of a greedy search, which compares no answers."""
+    if beams == 1 and length_penalty is not None:
+        raise UsageError("length_penalty would have no effect: the search is greedy without beams of at least 2.")
 
 
 def whole_number(name, value, *, least):

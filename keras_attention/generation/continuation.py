@@ -5,18 +5,18 @@ import tensorflow as tf
 from keras_attention.generation.arguments import whole_number
 from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.generation.greedy import greedy
+from keras_attention.text import PAD_ID
 
 
-def continue_greedily(model, prompt, *, max_new_tokens, end_id=-1, pad_id=0, forbidden=None, fixed_size=False):
+def continue_greedily(model, prompt, *, max_new_tokens, end_id=-1, forbidden=(PAD_ID,), fixed_size=False):
     """The most probable continuation of each row of a prompt.
 
     Args:
         model: decodes without an encoder, such as `keras_attention.models.DecoderLM`: has `init_state(batch_size,
             max_length=)`, `prefill` and `step`, and `max_length`: what a rolling cache keeps, None where there is none.
-        prompt: integer [B, T] with at least one real token a row; padding may stand on either side.
+        prompt: integer [B, T] with at least one real token a row; padding, 0, may stand on either side.
         max_new_tokens: the most tokens to generate, an int.
         end_id: the token that ends a row; -1 for none.
-        pad_id: what pads prompts, and the result after a row's end.
         forbidden: ids that are never generated; that of padding by default.
         fixed_size: decode in a state of the size that prompt and answer need, as XLA wants it, rather than in one that
             grows; a rolling cache then keeps everything.
@@ -39,7 +39,7 @@ def continue_greedily(model, prompt, *, max_new_tokens, end_id=-1, pad_id=0, for
         )
     max_new_tokens = whole_number("max_new_tokens", max_new_tokens, least=0)
     prompt = tf.cast(prompt, tf.int32)
-    real = tf.not_equal(prompt, pad_id)
+    real = tf.not_equal(prompt, PAD_ID)
     if tf.executing_eagerly() and not bool(tf.reduce_all(tf.reduce_any(real, axis=1))):
         raise ValueError("Every row of prompt needs a token to start from, such as the begin of a text.")
     batch, length = tf.unstack(tf.shape(prompt))
@@ -51,13 +51,13 @@ def continue_greedily(model, prompt, *, max_new_tokens, end_id=-1, pad_id=0, for
         state = model.init_state(batch, max_length=prompt.shape[1] + max_new_tokens)
     else:
         state = decoding_state(model, batch, model.max_length)
-    _, state = model.prefill(tf.where(is_last, pad_id, prompt), state)
+    _, state = model.prefill(tf.where(is_last, PAD_ID, prompt), state)
     return greedy(
         model.step,
         state,
         start,
         end_id=end_id,
-        pad_id=pad_id,
+        pad_id=PAD_ID,
         max_new_tokens=max_new_tokens,
-        forbidden=(pad_id,) if forbidden is None else forbidden,
+        forbidden=forbidden,
     )

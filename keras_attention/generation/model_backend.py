@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from keras_attention.generation.arguments import check_penalty
 from keras_attention.generation.best_answer import best_answer
 from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.generation.limits import answer_limits
@@ -33,7 +34,9 @@ class ModelBackend:
             beams: width of the search; 1, greedy, by default.
             length_penalty: of the beam search; 0.6 by default.
         """
-        beams, length_penalty = beams or 1, 0.6 if length_penalty is None else length_penalty
+        beams = beams or 1
+        check_penalty(beams, length_penalty)
+        length_penalty = 0.6 if length_penalty is None else length_penalty
         source = source_ids(self.tokenizer, texts, self.model.max_length)
         tokens = self._function(beams, length_penalty)(tf.constant(source))
         return self.tokenizer.decode(tokens.numpy())

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from keras_attention.errors import UsageError
+from keras_attention.generation.arguments import check_penalty
 from keras_attention.generation.array_beam import array_beam_search
 from keras_attention.generation.folder_files import read_json_object, require_files, unreadable
 from keras_attention.generation.limits import answer_limits
@@ -64,6 +65,7 @@ class OnnxBackend:
             length_penalty: of the beam search; the exported one by default.
         """
         beams = beams or self._beams
+        check_penalty(beams, length_penalty)
         length_penalty = self._length_penalty if length_penalty is None else length_penalty
         ids = source_ids(self.tokenizer, texts, self._max_length)
         mask = ids != PAD_ID

@@ -68,7 +68,8 @@ class Translator:
         Raises:
             TypeError: texts is a single `str`, or holds something else.
             ValueError: beams is no whole number of at least 1.
-            UsageError: a SavedModel is asked for another search than the one it was exported with.
+            UsageError: a SavedModel is asked for another search than the one it was exported with; a run folder gets a
+                length_penalty for a greedy search, which has none.
         """
         texts = _list_of_texts(texts)
         if beams is not None:

@@ -192,13 +192,14 @@ class DecoderLM(ConfiguredModel):
             max_length: None for a state that grows; an int for a fixed number of positions.
 
         Returns:
-            A nested dict of plain tensors, batch first: "lengths" int32 [B] (fixed) or "valid" int32 [B, P] (growing);
-            "overflow" int32 [B], 1 in rows that ran past the end; "layers": {"0": what the mechanism keeps, ...}.
+            A nested dict of plain tensors, batch first: "valid" int32 [B, P] (where keys are kept and grow) or
+            "lengths" int32 [B]; "overflow" int32 [B], 1 in rows that ran past the end; "layers": {"0": what the
+            mechanism keeps, ...}.
         """
         batch = checked_batch(batch_size)
         own = [block.init_state(batch, max_length) for block in self.blocks]
         return {
-            **empty_counts(batch, max_length, own[0]),
+            **empty_counts(batch, own[0]),
             "layers": {str(i): own_part(state) for i, state in enumerate(own)},
         }
 

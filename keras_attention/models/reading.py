@@ -19,16 +19,15 @@ def own_part(state):
     return {name: x for name, x in state.items() if name not in SHARED}
 
 
-def empty_counts(batch, max_length, state):
-    """The shared part of an empty state: "lengths" (fixed size) or "valid" (growing), and "overflow".
+def empty_counts(batch, state):
+    """The shared part of an empty state: "valid" beside a growing store of keys, otherwise "lengths"; and "overflow".
 
     Args:
         batch: number of rows.
-        max_length: what the user asked for.
         state: the empty state of a layer.
     """
-    # A rolling state has lengths even where none was asked to have a size; a recurrent one has neither.
-    counts = "lengths" if "lengths" in state or max_length is not None else "valid"
+    # Only a growing store of keys needs to know which of its places are real; for the others a number is enough.
+    counts = "valid" if "valid" in state else "lengths"
     return {
         counts: tf.zeros([batch] if counts == "lengths" else [batch, 0], tf.int32),
         "overflow": tf.zeros([batch], tf.int32),

@@ -262,9 +262,9 @@ class Transformer(ConfiguredModel):
 
         Returns:
             A nested dict of plain tensors, batch first:
-            "lengths" int32 [B] (fixed) or "valid" int32 [B, P] (growing); "overflow" int32 [B], 1 in rows that ran past
-            the end; "memory_valid" int32 [B, S]; "layers": {"0": {"self": what the mechanism keeps, "memory": {"key",
-            "value"}}, ...}.
+            "valid" int32 [B, P] (where keys are kept and grow) or "lengths" int32 [B]; "overflow" int32 [B], 1 in rows
+            that ran past the end; "memory_valid" int32 [B, S]; "layers": {"0": {"self": what the mechanism keeps,
+            "memory": {"key", "value"}}, ...}.
         """
         return self.init_state_from_memory(self.encode(source), tf.not_equal(source, PAD), max_length)
 
@@ -280,7 +280,7 @@ class Transformer(ConfiguredModel):
                 "memory": {"key": projected["key"], "value": projected["value"]},
             }
         return {
-            **empty_counts(batch, max_length, own),
+            **empty_counts(batch, own),
             "memory_valid": tf.cast(memory_mask, tf.int32),
             "layers": layers,
         }
