@@ -232,6 +232,10 @@ def test_a_feature_map_is_saved_as_itself_or_not_at_all(rng):
     unknown = MultiHeadAttention(8, 2, mechanism=LinearAttention(feature_map=cubed)).get_config()
     with pytest.raises(TypeError, match="Could not locate function 'cubed'"):
         MultiHeadAttention.from_config(unknown)
+    # An object that tells its options, such as a layer.
+    leaky = LinearAttention(feature_map=keras.layers.ReLU(max_value=2.0))
+    again = MultiHeadAttention.from_config(MultiHeadAttention(8, 2, mechanism=leaky).get_config())
+    assert again.mechanism.feature_map.max_value == 2.0
     with keras.saving.custom_object_scope({"cubed": cubed}):
         assert MultiHeadAttention.from_config(unknown).mechanism.feature_map is cubed
 
