@@ -11,7 +11,7 @@ from keras_attention.export.boundary import Endpoint, real_ids
 from keras_attention.export.comparing import BATCHES, LENGTHS, random_ids
 from keras_attention.export.image_models import colours, luma, normalised, processor_config, sized
 from keras_attention.export.onnx_graph import Port
-from keras_attention.export.report import Comparison
+from keras_attention.export.report import Comparison, precision_of
 from keras_attention.export.signatures import ids_and_lengths
 from keras_attention.models import CLIP, TextEncoder, ViT
 from keras_attention.ops import checks
@@ -104,7 +104,7 @@ def endpoints(model, tokenizer=None, images=None):
 
 def compare_served(model, served, tokenizer=None, images=None):
     """Every signature against Keras at three lengths and two batch sizes; returns the `Comparison`."""
-    comparison, rng = Comparison(model.image_tower.compute_dtype), np.random.default_rng(0)
+    comparison, rng = Comparison(precision_of(model.image_tower)), np.random.default_rng(0)
     for batch, others in (BATCHES, BATCHES[::-1]):
         for length in _lengths(model):
             pixels, ids, real, image, text = _sample(model, rng, batch, others, length, images)

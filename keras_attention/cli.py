@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from keras_attention.errors import UsageError, message_for_users
+from keras_attention.errors import shown_in_one_line
 
 
 def build_app():
@@ -29,13 +29,8 @@ def build_app():
 def main(argv=None):
     """Runs one command and ends the process: 0, or 2 with one line on standard error for bad input, 130 for Ctrl-C."""
     try:
-        build_app()(args=argv)
-    except (UsageError, OSError) as error:
-        message = message_for_users(error)
-        if message is None:
-            raise
-        print(f"keras-attention: {message}", file=sys.stderr)
-        sys.exit(2)
+        with shown_in_one_line("keras-attention"):
+            build_app()(args=argv)
     except KeyboardInterrupt:
         print("keras-attention: interrupted", file=sys.stderr)
         sys.exit(130)

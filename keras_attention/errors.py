@@ -1,4 +1,7 @@
-"""The one kind of error that a command shows without a traceback."""
+"""The one kind of error that a command shows without a traceback, and how it is shown."""
+
+import contextlib
+import sys
 
 
 class UsageError(ValueError):
@@ -8,14 +11,21 @@ class UsageError(ValueError):
     """
 
 
-def message_for_users(error):
-    """The line that a command prints in place of a traceback, or None where the traceback belongs to the developers.
+@contextlib.contextmanager
+def shown_in_one_line(prefix):
+    """A command's block: bad input ends the process with code 2 and a line on standard error that begins with `prefix`.
 
-    Args:
-        error: a `UsageError`; or an `OSError`, which is bad input where it is about a file that was named.
+    Bad input is a `UsageError`, or an `OSError` about a file that was named; other tracebacks are for developers.
     """
-    if isinstance(error, UsageError):
-        return str(error)
-    if error.filename is None:
-        return None
-    return f"{error.filename} cannot be used ({error.strerror}). Give a path that can be read and written."
+    try:
+        yield
+    except UsageError as error:
+        message = str(error)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        message = f"{error.filename} cannot be used ({error.strerror}). Give a path that can be read and written."
+    else:
+        return
+    print(f"{prefix}: {message}", file=sys.stderr)
+    sys.exit(2)

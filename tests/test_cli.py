@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from keras_attention.cli import main
+from keras_attention.errors import shown_in_one_line
 from keras_attention.models import Transformer
 from keras_attention.text import SentencePieceTokenizer
 
@@ -92,6 +93,17 @@ def test_no_model_is_named(tmp_path, capsys):
     assert "half.keras is no complete Keras model" in refused(
         capsys, "export", "onnx", tmp_path / "half.keras", tmp_path / "out"
     )
+
+
+def test_what_the_system_says_of_a_path_is_one_line(capsys):
+    long = "x" * 300
+    for words in (("translate", "--model", long, "Hi."), ("train", "vit", "--out", "run", "--data", long)):
+        assert f"{long} cannot be used (File name too long). Give a path that can be read" in refused(capsys, *words)
+
+
+def test_an_error_about_no_file_keeps_its_traceback():
+    with pytest.raises(BrokenPipeError), shown_in_one_line("keras-attention"):
+        raise BrokenPipeError(32, "Broken pipe")
 
 
 def test_translate_reads_arguments_or_standard_input(run_folder, capsys, monkeypatch):

@@ -300,5 +300,7 @@ def test_bad_arguments_are_named(translator):
         translator(["abc", 3])
     with pytest.raises(ValueError, match=r"beams must be a whole number of at least 1\. Got 0"):
         translator(["abc"], beams=0)
+    with pytest.raises(UsageError, match="length_penalty would have no effect: the search is greedy without beams of"):
+        translator(["abc"], length_penalty=1.0)
     with pytest.raises(ValueError, match="batch_size must be a whole number"):
         Translator(translator.backend, batch_size=0)

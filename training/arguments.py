@@ -1,13 +1,12 @@
 """A dataclass of options as a typer command."""
 
 import inspect
-import sys
 from dataclasses import MISSING, fields
 from typing import Annotated, get_type_hints
 
 import typer
 
-from keras_attention.errors import UsageError, message_for_users
+from keras_attention.errors import shown_in_one_line
 from keras_attention.training.run_options import flag_name
 
 
@@ -65,13 +64,8 @@ def run_alone(command, argv, name):
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(command)
     try:
-        app(args=argv, prog_name=name)
-    except (UsageError, OSError) as error:
-        message = message_for_users(error)
-        if message is None:
-            raise
-        print(f"error: {message}", file=sys.stderr)
-        sys.exit(2)
+        with shown_in_one_line("error"):
+            app(args=argv, prog_name=name)
     except SystemExit as end:
         if end.code:
             raise

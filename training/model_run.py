@@ -45,8 +45,8 @@ def run_in_folder(options, make, *, checkpoints_kept=2):
             stored = folder.read_config()
             options.refuse_changes(stored.get("options", {}))
             state = _restorable_state(folder, checkpoints_kept)
-            known = state is not None and _finished(folder, options, state)
-            if known and not options.rescored(stored.get("options", {})):
+            finished = state is not None and _finished(folder, options, state)
+            if finished and not options.rescored(stored.get("options", {})):
                 print(f"{folder} is finished: {folder.read_metrics()['steps']} steps, as its options say.")
                 return folder.read_metrics()
         return make(folder, state).complete()

@@ -110,7 +110,6 @@ class TrainOptions(RunOptions):
                 ("source", "target", "validation_share", "test_share"),
                 "the embedded phrases, which have no columns and bring their own split, are the data",
             )
-
         if self.validation_share == 0:
             unused = ("validation_sentences", "bleu_every") if self.bleu_every else ("validation_sentences",)
             self.refuse_given(unused, "--validation-share 0 leaves nothing to validate on")

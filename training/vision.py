@@ -16,6 +16,7 @@ from keras_attention.training.confusion import confusion_matrix, draw_confusion
 from keras_attention.training.image_data import SPLITS, ImageBatches, border, evaluation_dataset, split_images
 from keras_attention.training.image_sources import read_source
 from keras_attention.training.model_run import given_options, print_metrics, run_in_folder
+from keras_attention.training.retrieval import places
 from keras_attention.training.run_folder import write_atomically
 from keras_attention.training.vision_models import build_model
 from keras_attention.training.vision_options import VisionOptions
@@ -165,15 +166,11 @@ def measured(logits, labels):
     Returns:
         dict: "accuracy", "top5_accuracy" (the true class is among the five likeliest), "loss" (mean cross-entropy).
     """
-    own = np.take_along_axis(logits, labels[:, None], axis=1)
+    reached = places(logits, logits[np.arange(len(labels)), labels])
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    # Among equal logits the true class comes last: a model that says nothing is not right.
-    places = (logits >= own).sum(axis=1)
-    # NaN is never at least as large: without this a diverged model would always be right.
-    places = np.where(np.isfinite(logits).all(axis=1), places, logits.shape[1] + 5)
     return {
-        "accuracy": float(np.mean(places <= 1)),
-        "top5_accuracy": float(np.mean(places <= 5)),
+        "accuracy": float(np.mean(reached <= 1)),
+        "top5_accuracy": float(np.mean(reached <= 5)),
         "loss": float(np.mean(losses)),
     }
 

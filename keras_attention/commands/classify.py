@@ -21,6 +21,7 @@ def classify(
     ends with code 2.
     """
     from keras_attention.images.classifier import Classifier
+    from keras_attention.text.tokenizer import well_formed
 
     classifier = Classifier.load(model)
     failed = 0
@@ -34,7 +35,8 @@ def classify(
                 print(f"keras-attention: {error}", file=sys.stderr)
                 failed += 1
         for name, answer in zip(names, classifier(arrays), strict=True):
-            _print(name, answer, classifier.task.labels, top)
+            # A name that is no UTF-8 must not stop the others.
+            _print(well_formed(name), answer, classifier.task.labels, top)
     if failed:
         print(f"keras-attention: {failed} of {len(image)} files could not be classified", file=sys.stderr)
         raise typer.Exit(2)
@@ -42,6 +44,5 @@ def classify(
 
 def _print(name, answer, labels, top):
     best = (-answer.probabilities).argsort(kind="stable")[:top]
-    shown = name.encode("utf-8", "replace").decode()  # a name that is no UTF-8 must not stop the others
-    fields = [shown, *(text for i in best for text in (labels[i], f"{answer.probabilities[i]:.4f}"))]
+    fields = [name, *(text for i in best for text in (labels[i], f"{answer.probabilities[i]:.4f}"))]
     print("\t".join(fields), flush=True)

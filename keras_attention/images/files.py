@@ -67,8 +67,6 @@ def read_image(path, channels=3):
         raise UsageError(f"{path} is no image that can be read. Expected one of {', '.join(FORMATS)}.") from None
     except pillow.DecompressionBombError:
         raise UsageError(f"{path} has more than {MAX_PIXELS:,} pixels. Make it smaller first.") from None
-    except PermissionError:
-        raise UsageError(f"{path} may not be read: permission denied.") from None
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise UsageError(f"{path} cannot be read ({error.strerror}). Give an image file.") from None
