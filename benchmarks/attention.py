@@ -124,8 +124,8 @@ def attention_case(name, length, mask, backward, dtype="float32"):
     """
     import tensorflow as tf
 
-    from keras_attention.ops.blockwise import blockwise_attention
-    from keras_attention.ops.dot_product import scaled_dot_product_attention
+    from keras_attention.ops.dense.blockwise import blockwise_attention
+    from keras_attention.ops.dense.dot_product import scaled_dot_product_attention
 
     shape = (1, HEADS, length, DEPTH)
     q, k, v, upstream = (tf.cast(tf.random.stateless_normal(shape, (n, 0)), dtype) for n in range(4))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks.harness import Report
 from benchmarks.runs import command_of, matrix_rate
-from keras_attention.training.clip_options import ClipOptions
-from keras_attention.training.run_folder import RunFolder
+from keras_attention.training.clip.options import ClipOptions
+from keras_attention.training.run.run_folder import RunFolder
 
 
 def row(name, metrics):

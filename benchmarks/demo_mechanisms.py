@@ -20,7 +20,7 @@ from benchmarks.translation import command_of
 from examples.demo import STEPS, demo_options
 from keras_attention import mechanisms
 from keras_attention.errors import UsageError
-from keras_attention.training.run_folder import RunFolder
+from keras_attention.training.run.run_folder import RunFolder
 
 OUT = Path("runs/mechanisms")
 TITLE = "The demo's task with each mechanism"

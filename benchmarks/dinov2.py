@@ -17,7 +17,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 def differences(weights, folder):
     """Name of the array -> largest absolute difference."""
-    from keras_attention.checkpoints import load_dinov2
+    from keras_attention.pretrained import load_dinov2
 
     model = load_dinov2(weights)
     with np.load(Path(folder) / "reference.npz") as arrays:

@@ -100,8 +100,8 @@ def short_training(*, out, data, length, steps, mechanism, precision):
 
     import keras
 
-    from keras_attention.training.language import train
-    from keras_attention.training.language_options import LanguageOptions
+    from keras_attention.training.language.options import LanguageOptions
+    from keras_attention.training.language.task import train
 
     class StepTimes(keras.callbacks.Callback):
         def __init__(self):

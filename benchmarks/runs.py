@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from benchmarks.machine import matrix_product
-from keras_attention.training.run_options import flag_name
+from keras_attention.training.run.run_options import flag_name
 
 
 def command_of(kind, options_class, options, leave_out=()):

@@ -145,8 +145,8 @@ def our_step(
 
     from benchmarks.keras_step import keras_step
     from keras_attention.models import Transformer
-    from keras_attention.training.adam import FusedAdam
-    from keras_attention.training.losses import MaskedCrossentropy
+    from keras_attention.training.optimization.adam import FusedAdam
+    from keras_attention.training.optimization.losses import MaskedCrossentropy
 
     keras.utils.set_random_seed(0)
     model = Transformer(
@@ -185,7 +185,7 @@ def inputs(options):
 
     import numpy as np
 
-    from keras_attention.training.batches import BatchPlan
+    from keras_attention.training.translation.batches import BatchPlan
 
     report = Report("Translation input pipeline")
     rng = np.random.default_rng(0)

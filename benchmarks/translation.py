@@ -11,9 +11,9 @@ from pathlib import Path
 from benchmarks import runs
 from benchmarks.harness import Report
 from keras_attention.generation import Translator
-from keras_attention.training.corpus import load_corpus, sample
-from keras_attention.training.options import TrainOptions
-from keras_attention.training.run_folder import RunFolder
+from keras_attention.training.run.run_folder import RunFolder
+from keras_attention.training.translation.corpus import load_corpus, sample
+from keras_attention.training.translation.options import TrainOptions
 
 
 def command_of(options):

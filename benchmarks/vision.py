@@ -16,8 +16,8 @@ from pathlib import Path
 from benchmarks.claims import save_claim
 from benchmarks.harness import Report
 from benchmarks.runs import command_of, matrix_rate
-from keras_attention.training.run_folder import RunFolder
-from keras_attention.training.vision_options import VisionOptions
+from keras_attention.training.run.run_folder import RunFolder
+from keras_attention.training.vision.options import VisionOptions
 
 
 def grouped(paths):

@@ -17,10 +17,10 @@ from rich.table import Table
 from keras_attention.errors import UsageError
 from keras_attention.export import export_onnx, export_saved_model
 from keras_attention.generation import Translator, greedy, greedy_uncached
-from keras_attention.training.options import TrainOptions
-from keras_attention.training.phrases import phrase_pairs
-from keras_attention.training.scoring import score
-from keras_attention.training.translation import train
+from keras_attention.training.translation.options import TrainOptions
+from keras_attention.training.translation.phrases import phrase_pairs
+from keras_attention.training.translation.scoring import score
+from keras_attention.training.translation.task import train
 
 HELD_OUT = 1000
 COMPARED = 200  # sentences that all three translate for the comparison

@@ -9,9 +9,9 @@ from pathlib import Path
 from keras_attention.export import export_saved_model
 from keras_attention.generation import continue_greedily
 from keras_attention.text import ByteTokenizer
-from keras_attention.training.language import train
-from keras_attention.training.language_options import LanguageOptions
-from keras_attention.training.run_folder import RunFolder
+from keras_attention.training.language.options import LanguageOptions
+from keras_attention.training.language.task import train
+from keras_attention.training.run.run_folder import RunFolder
 
 OUT = Path("runs/language")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from keras_attention.export import export_onnx, export_saved_model
 from keras_attention.generation import Translator
-from keras_attention.training.options import TrainOptions
-from keras_attention.training.translation import train
+from keras_attention.training.translation.options import TrainOptions
+from keras_attention.training.translation.task import train
 
 OUT = Path("runs/example")
 TEXTS = ["March 3, 2031", "seven hundred twelve", "5:40 PM"]

@@ -10,9 +10,9 @@ from PIL import Image
 
 from keras_attention.export import export_onnx, export_saved_model
 from keras_attention.images import Classifier
-from keras_attention.training.image_sources import read_source
-from keras_attention.training.vision import train
-from keras_attention.training.vision_options import VisionOptions
+from keras_attention.training.vision.image_sources import read_source
+from keras_attention.training.vision.options import VisionOptions
+from keras_attention.training.vision.task import train
 
 OUT = Path("runs/example-vit")
 

@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from keras_attention.errors import UsageError
 from keras_attention.export.quiet import quiet
-from keras_attention.ops import checks
+from keras_attention.ops.basics import checks
+from keras_attention.text.special_ids import PAD_ID
 
-PAD = 0
 _SERVED = (tf.float32, tf.int32, tf.int64, tf.string)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 
@@ -44,7 +44,7 @@ def real_ids(ids, lengths):
     What stands past the lengths does not matter: a server that joins requests pads them with their first element.
     """
     columns = tf.range(checks.sizes(ids)[1])
-    return tf.where(columns < tf.cast(lengths, tf.int32)[:, None], tf.cast(ids, tf.int32), PAD)
+    return tf.where(columns < tf.cast(lengths, tf.int32)[:, None], tf.cast(ids, tf.int32), PAD_ID)
 
 
 def check_names(names, where):

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from keras_attention.errors import UsageError
 from keras_attention.generation.beam import length_penalty_of
-from keras_attention.text import BOS_ID, PAD_ID
+from keras_attention.text.special_ids import BOS_ID, PAD_ID
 
 BATCHES = (1, 3)
 LENGTHS = (4, 7, 12)

@@ -7,7 +7,7 @@ from keras_attention.export.boundary import outward
 from keras_attention.export.comparing import BATCHES, LENGTHS, STEPS, masked, random_ids, vocabulary_of
 from keras_attention.export.signatures import has_encoder
 from keras_attention.export.state_names import named
-from keras_attention.text import BOS_ID
+from keras_attention.text.special_ids import BOS_ID
 
 
 def inputs_of(model, capacity, rng):

@@ -6,7 +6,7 @@ from keras_attention.errors import UsageError
 from keras_attention.export.boundary import Endpoint, inward, outward, outward_spec, real_ids
 from keras_attention.export.state_names import named, packed
 from keras_attention.layers import PositionalEncoding
-from keras_attention.ops import checks
+from keras_attention.ops.basics import checks
 
 _MEMORY_LENGTHS = "memory_lengths"
 

@@ -3,10 +3,10 @@
 # First in the alphabet and in fact: this one raises where Keras runs on another backend.
 from keras_attention import backend as _backend  # noqa: F401
 from keras_attention.layers import MultiHeadAttention, PositionalEncoding, recommended_num_heads
-from keras_attention.ops.blockwise import blockwise_attention
-from keras_attention.ops.dot_product import scaled_dot_product_attention
-from keras_attention.ops.linear import linear_attention
-from keras_attention.ops.masks import look_ahead_mask, padding_mask
+from keras_attention.ops.basics.masks import look_ahead_mask, padding_mask
+from keras_attention.ops.dense.blockwise import blockwise_attention
+from keras_attention.ops.dense.dot_product import scaled_dot_product_attention
+from keras_attention.ops.kernels.linear import linear_attention
 
 __version__ = "0.1.0"
 

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.models import CLIP, TextEncoder, Transformer
-from keras_attention.training.adam import FusedAdam
-from keras_attention.training.losses import MaskedCrossentropy, TokenLoss
+from keras_attention.training.optimization.adam import FusedAdam
+from keras_attention.training.optimization.losses import MaskedCrossentropy, TokenLoss
 
 CPU = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(CPU, [tf.config.LogicalDeviceConfiguration()] * 2)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_attention.training.adam import FusedAdam
+from keras_attention.training.optimization.adam import FusedAdam
 
 OPTIONS = {"learning_rate": 0.05, "beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-4}
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_attention.errors import UsageError
 from keras_attention.text import BOS_ID, EOS_ID, PAD_ID
-from keras_attention.training.batches import BatchPlan
+from keras_attention.training.translation.batches import BatchPlan
 
 
 def ragged(rng, count, longest, shortest=0):

@@ -5,9 +5,9 @@ import pytest
 import reference_blockwise as reference
 import tensorflow as tf
 
-from keras_attention.ops import keep_mask, tile_plan
-from keras_attention.ops.blockwise import blockwise_attention
-from keras_attention.ops.dot_product import scaled_dot_product_attention
+from keras_attention.ops.dense import blockwise_plan, dropout_bits
+from keras_attention.ops.dense.blockwise import blockwise_attention
+from keras_attention.ops.dense.dot_product import scaled_dot_product_attention
 
 B, T, S, H, K, D, E = 2, 5, 7, 4, 2, 3, 6  # all different: a swapped axis cannot pass
 RATE, SEED = 0.4, [3, -5]
@@ -147,7 +147,7 @@ def test_unknown_sizes_with_gradient(rng, outer, inner, block_size):
 def test_unknown_lengths_compile_few_sizes():
     rooms = set()
     for length in (1, 128, 129, 1024, 1025, *range(1030, 20_000, 61)):
-        room = int(tile_plan.plan(tf.constant(length), None, 128, True).room)
+        room = int(blockwise_plan.plan(tf.constant(length), None, 128, True).room)
         assert length <= room < 1.25 * length + 128
         assert room % 128 == 0
         rooms.add(room)
@@ -155,20 +155,20 @@ def test_unknown_lengths_compile_few_sizes():
 
 
 def test_blocks_fit_the_sizes():
-    assert tile_plan.longest_block(1, 8, True) == 256
-    assert tile_plan.longest_block(1, 8, False) == 512
-    assert tile_plan.longest_block(64, 8, True) == tile_plan.longest_block(64, 8, False) == 128
+    assert blockwise_plan.longest_block(1, 8, True) == 256
+    assert blockwise_plan.longest_block(1, 8, False) == 512
+    assert blockwise_plan.longest_block(64, 8, True) == blockwise_plan.longest_block(64, 8, False) == 128
     # Plain loops over an unknown length pad a short sequence to no long block.
-    short = tile_plan.plan(tf.constant(20), None, 512, False)
+    short = blockwise_plan.plan(tf.constant(20), None, 512, False)
     assert (int(short.block), int(short.room)) == (20, 20)
-    empty = tile_plan.plan(tf.constant(0), None, 512, False)
+    empty = blockwise_plan.plan(tf.constant(0), None, 512, False)
     assert (int(empty.block), int(empty.room)) == (1, 1)
 
 
 def test_static_lengths_are_cut_evenly():
     @tf.function
     def traced():
-        plans = [tile_plan.plan(length, None, 256, True) for length in (300, 256, 40, 0)]
+        plans = [blockwise_plan.plan(length, None, 256, True) for length in (300, 256, 40, 0)]
         assert [plan[1:] for plan in plans] == [(304, 152, False), (256, 256, True), (40, 40, True), (1, 1, False)]
         return 0
 
@@ -262,8 +262,8 @@ def test_dropout_depends_on_the_seed_only(rng):
 
 def test_dropout_mask_looks_random():
     heads, rows, columns, rate = 6, 200, 300, 0.25
-    keys = keep_mask.row_keys([7, 8], tf.range(heads), tf.range(rows))
-    keep = keep_mask.keep_mask(keys, tf.range(columns), rate).numpy().astype(float)
+    keys = dropout_bits.row_keys([7, 8], tf.range(heads), tf.range(rows))
+    keep = dropout_bits.keep_mask(keys, tf.range(columns), rate).numpy().astype(float)
     deviation = np.sqrt(rate * (1 - rate))
     assert abs(keep.mean() - 0.75) < 4 * deviation / np.sqrt(keep.size)
     # Rows, columns and heads neither repeat nor lean: their means spread as independent draws do.

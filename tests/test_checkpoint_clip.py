@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_attention.checkpoints import load_clip
-from keras_attention.checkpoints.hugging_face import read_tensors
 from keras_attention.errors import UsageError
+from keras_attention.pretrained import load_clip
+from keras_attention.pretrained.hugging_face import read_tensors
 
 FOLDER = Path(__file__).parent / "fixtures" / "hf_clip"  # written by make_hf_clip.py
 

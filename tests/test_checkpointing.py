@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_attention import mechanisms
 from keras_attention.layers import DecoderBlock, EncoderBlock, WindowBlock
-from keras_attention.layers.checkpointing import checkpointed
+from keras_attention.layers.gradient_checkpointing import checkpointed
 from keras_attention.models import DecoderLM, HybridViT, SwinTransformer, TextEncoder, Transformer, ViT
 
 B, T, S, E = 2, 5, 7, 8

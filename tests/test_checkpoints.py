@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from keras_attention.errors import UsageError
-from keras_attention.training.averaging import average_checkpoints
-from keras_attention.training.checkpoints import (
+from keras_attention.training.optimization.weight_averages import average_checkpoints
+from keras_attention.training.run.run_folder import RunFolder, write_atomically
+from keras_attention.training.run.training_state import (
     CheckpointFolder,
     DamagedCheckpoint,
     assign_variables,
@@ -18,7 +19,6 @@ from keras_attention.training.checkpoints import (
     read_variables,
     write_checkpoint,
 )
-from keras_attention.training.run_folder import RunFolder, write_atomically
 
 
 def make_groups(rng, scale=1.0):
@@ -144,7 +144,7 @@ def test_killed_while_writing(tmp_path):
     """kill -9 with half of the new content on disk: the old content is there."""
     path = tmp_path / "a.txt"
     path.write_text("old")
-    import keras_attention.training.run_folder as module
+    import keras_attention.training.run.run_folder as module
 
     # The function alone, from its source: a child that imported the package would load TensorFlow.
     script = (

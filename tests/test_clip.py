@@ -10,8 +10,8 @@ import reference
 import tensorflow as tf
 
 from keras_attention.models import CLIP, TextEncoder, ViT
-from keras_attention.ops import contrastive
-from keras_attention.ops.activations import quick_gelu
+from keras_attention.ops.basics.activations import quick_gelu
+from keras_attention.ops.vision import contrastive
 
 B, P, V, SIZE = 5, 4, 11, 6
 

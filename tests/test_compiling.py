@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention.training.compiling import compile_model, dtype_policy, versions, with_loss_scaling
-from keras_attention.training.options import TrainOptions
+from keras_attention.training.optimization.compiling import compile_model, dtype_policy, versions, with_loss_scaling
+from keras_attention.training.translation.options import TrainOptions
 
 V = 11
 

@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 from keras_attention import mechanisms
-from keras_attention.training.options import TrainOptions
-from keras_attention.training.stacks import stack_mechanisms
+from keras_attention.training.run.mechanism_options import stack_mechanisms
+from keras_attention.training.translation.options import TrainOptions
 
 demo_mechanisms = pytest.importorskip("benchmarks.demo_mechanisms", reason="benchmarks are not part of the wheel")
 

@@ -7,19 +7,19 @@ import reference_blockwise as reference
 import tensorflow as tf
 
 from keras_attention.layers.dropout import Dropout
-from keras_attention.ops import keep_mask
-from keras_attention.ops.dropout import dropped
+from keras_attention.ops.dense import dropout_bits
+from keras_attention.ops.dense.dropout import dropped
 
 SEED, RATE = [17, -5], 0.3
 
 
 @pytest.mark.parametrize("columns", [1, 6, 7])
 def test_all_columns_at_once_and_one_by_one(columns):
-    keys = keep_mask.row_keys(SEED, tf.range(6), tf.range(5))
+    keys = dropout_bits.row_keys(SEED, tf.range(6), tf.range(5))
     want = reference.keep_mask(SEED, 2, 3, 5, columns, RATE).reshape(6, 5, columns)
-    np.testing.assert_array_equal(keep_mask.keep_all(keys, columns, RATE), want)
+    np.testing.assert_array_equal(dropout_bits.keep_all(keys, columns, RATE), want)
     order = np.random.default_rng(0).permutation(columns)
-    np.testing.assert_array_equal(keep_mask.keep_mask(keys, order, RATE), want[..., order])
+    np.testing.assert_array_equal(dropout_bits.keep_mask(keys, order, RATE), want[..., order])
 
 
 @pytest.mark.parametrize("shape", [(7,), (5, 8), (2, 5, 7), (2, 3, 5, 8), (2, 3, 1, 5, 7)], ids=len)

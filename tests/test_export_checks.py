@@ -11,7 +11,7 @@ from tiny_language_model import TinyLanguageModel
 from keras_attention.errors import UsageError
 from keras_attention.export import export_onnx, export_saved_model, folders
 from keras_attention.export.comparing import answer_scores
-from keras_attention.export.onnx_folder import in_float32
+from keras_attention.export.onnx_folder.writer import in_float32
 from keras_attention.export.quiet import quiet
 from keras_attention.export.report import Comparison, precision_of
 from keras_attention.export.signatures import capacity_of

@@ -13,13 +13,14 @@ import pytest
 import tensorflow as tf
 
 from keras_attention.errors import UsageError
-from keras_attention.export import export_onnx, onnx_check, onnx_graph
-from keras_attention.export.transformer_graphs import TransformerGraphs
+from keras_attention.export import export_onnx
+from keras_attention.export.kinds.translation_graphs import TransformerGraphs
+from keras_attention.export.onnx_folder import check, graph
 from keras_attention.generation import greedy
 from keras_attention.generation.best_answer import best_answer
 from keras_attention.generation.limits import answer_limits
-from keras_attention.generation.source_ids import source_ids
-from keras_attention.generation.translator import Translator
+from keras_attention.inference.source_ids import source_ids
+from keras_attention.inference.translator import Translator
 from keras_attention.layers import MultiHeadAttention
 from keras_attention.mechanisms import SoftmaxAttention
 from keras_attention.models import Transformer
@@ -448,9 +449,9 @@ def test_text_has_no_onnx(tmp_path):
 def test_a_failed_check_leaves_nothing(tmp_path, monkeypatch):
     def wrong(model, path, own, samples):
         assert path.is_file()
-        onnx_check.Comparison("float32").numbers("scores", np.zeros(2), np.array([0.0, np.nan]))
+        check.Comparison("float32").numbers("scores", np.zeros(2), np.array([0.0, np.nan]))
 
-    monkeypatch.setattr(onnx_check, "compare_own", wrong)
+    monkeypatch.setattr(check, "compare_own", wrong)
     with pytest.raises(UsageError, match="scores differs from Keras by nan"):
         export_onnx(small_model(), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
@@ -460,12 +461,12 @@ def test_a_file_that_does_not_load_is_an_error(tmp_path):
     path = tmp_path / "broken.onnx"
     path.write_bytes(b"nothing")
     with pytest.raises(UsageError, match=r"ONNX Runtime does not load broken.onnx"):
-        onnx_check.Graph(path)
+        check.Graph(path)
 
 
 def test_a_graph_that_does_not_run_is_an_error(exported):
     _, _, report, _ = exported
-    encoder = onnx_check.Graph(report.path / "encoder_model.onnx")
+    encoder = check.Graph(report.path / "encoder_model.onnx")
     ids = np.ones((1, 3), np.int32)  # int64 is what it takes
     with pytest.raises(UsageError, match=r"does not run encoder_model.onnx \(.*int32.*nothing was written"):
         encoder({"input_ids": ids, "attention_mask": ids})
@@ -476,7 +477,7 @@ def test_weights_beside_the_graph(exported, tmp_path, rng):
     model, *_ = exported
     function, inputs, outputs = TransformerGraphs(model).graphs()["encoder_model.onnx"]
     path = tmp_path / "encoder.onnx"
-    onnx_graph.write(path, function, inputs, outputs, model.variables, external_data_over=0)
+    graph.write(path, function, inputs, outputs, model.variables, external_data_over=0)
     names = {tensor.name for tensor in onnx.load(path, load_external_data=False).graph.initializer}
     weights = {name for name in names if name.startswith("weight_")}
     assert 0 < len(weights) < len(model.variables)  # the encoder's, not the decoder's

@@ -12,13 +12,14 @@ import tensorflow as tf
 from tiny_language_model import TinyLanguageModel
 
 from keras_attention.errors import UsageError
-from keras_attention.export import export_saved_model, graph_scan, saved_model_check
+from keras_attention.export import export_saved_model
+from keras_attention.export.saved_model import check, graph_scan
 from keras_attention.export.state_names import named, packed
 from keras_attention.generation import beam_search, greedy, greedy_uncached
 from keras_attention.generation.best_answer import best_answer
 from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.generation.limits import answer_limits
-from keras_attention.generation.source_ids import source_ids
+from keras_attention.inference.source_ids import source_ids
 from keras_attention.layers import MultiHeadAttention
 from keras_attention.mechanisms import SoftmaxAttention
 from keras_attention.models import Transformer
@@ -490,10 +491,10 @@ def test_next_version(tmp_path):
 
 def test_failed_check_leaves_nothing(tmp_path, monkeypatch):
     def wrong(model, served, **_):
-        comparison = saved_model_check.Comparison("float32")
+        comparison = check.Comparison("float32")
         comparison.numbers("scores", np.array([1.0, 2.0]), np.array([1.0, 2.5]))
 
-    monkeypatch.setattr(saved_model_check, "compare", wrong)
+    monkeypatch.setattr(check, "compare", wrong)
     with pytest.raises(UsageError, match=r"scores differs from Keras by 0\.5.*othing was written"):
         export_saved_model(small_model(), tmp_path / "sub" / "model")
     assert list((tmp_path / "sub").iterdir()) == []

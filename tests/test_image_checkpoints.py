@@ -14,9 +14,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention.checkpoints import load_dinov2, load_swin, load_vit
-from keras_attention.checkpoints.hugging_face import read_tensors
 from keras_attention.errors import UsageError
+from keras_attention.pretrained import load_dinov2, load_swin, load_vit
+from keras_attention.pretrained.hugging_face import read_tensors
 
 FIXTURES = Path(__file__).parent / "fixtures"
 LOADERS = {"vit": load_vit, "dinov2": load_dinov2, "swin": load_swin}

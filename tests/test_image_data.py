@@ -11,10 +11,15 @@ from PIL import Image
 
 from keras_attention.errors import UsageError
 from keras_attention.images import ImageTask
-from keras_attention.training import augmentation
-from keras_attention.training.augmentation import Augmentation
-from keras_attention.training.image_data import ImageBatches, evaluation_dataset, split_images, stratified_split
-from keras_attention.training.image_sources import ImageSource, LabelledImages, read_source
+from keras_attention.training.vision import augmentation
+from keras_attention.training.vision.augmentation import Augmentation
+from keras_attention.training.vision.image_data import (
+    ImageBatches,
+    evaluation_dataset,
+    split_images,
+    stratified_split,
+)
+from keras_attention.training.vision.image_sources import ImageSource, LabelledImages, read_source
 
 H, W = 5, 7
 

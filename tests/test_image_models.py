@@ -12,7 +12,7 @@ import reference_patterns
 import reference_vision
 import tensorflow as tf
 
-from keras_attention.export import onnx_operations
+from keras_attention.export.onnx_folder import operations
 from keras_attention.layers import ConvStem, DropPath, RelativePositionBias2D, WindowBlock
 from keras_attention.models import HybridViT, SwinTransformer, ViT
 
@@ -284,7 +284,7 @@ def test_onnx_equals_keras(rng, case):
     model = built(case.make())
     spec = tf.TensorSpec([None, None, None, 2], tf.float32, name="x")
     graph, _ = tf2onnx.convert.from_function(
-        tf.function(model), [spec], opset=17, custom_op_handlers=onnx_operations.handlers()
+        tf.function(model), [spec], opset=17, custom_op_handlers=operations.handlers()
     )
     session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
     for batch, size in ((2, (H, W)), (3, OTHER)):

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from keras_attention.training.run_folder import RunFolder
+from keras_attention.training.run.run_folder import RunFolder
 
 FLAGS = (
     "--d-model 16 --heads 2 --layers 1 --mlp-dim 24 --dropout 0.2 --vocab-size 40 --max-length 24 --no-tensorboard "
@@ -19,7 +19,7 @@ FLAGS = (
 
 
 def start(*arguments):
-    command = [sys.executable, "-m", "keras_attention.training.translation", *arguments]
+    command = [sys.executable, "-m", "keras_attention.training.translation.task", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

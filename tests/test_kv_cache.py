@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_attention.ops import kv_cache
+from keras_attention.ops.dense import kv_cache
 
 B, H, D, VALUE_DIM, CAPACITY = 5, 3, 4, 2, 11
 

@@ -14,10 +14,10 @@ from keras_attention import cli
 from keras_attention.errors import UsageError
 from keras_attention.generation import continue_greedily
 from keras_attention.text import ByteTokenizer
-from keras_attention.training import language
-from keras_attention.training.byte_windows import ByteWindows, read_bytes, split_tail
-from keras_attention.training.language_options import LanguageOptions
-from keras_attention.training.run_folder import RunFolder
+from keras_attention.training.language import task
+from keras_attention.training.language.byte_windows import ByteWindows, read_bytes, split_tail
+from keras_attention.training.language.options import LanguageOptions
+from keras_attention.training.run.run_folder import RunFolder
 
 # A text in which each byte follows from the two before it.
 TEXT = b"abcabdaceabcabdace" * 40
@@ -99,7 +99,7 @@ def test_the_end_of_each_document_is_held_out():
 @pytest.fixture(scope="module")
 def undisturbed(files, tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed") / "run"
-    return out, language.train(options(files, out))
+    return out, task.train(options(files, out))
 
 
 class Dies(keras.callbacks.Callback):
@@ -135,15 +135,15 @@ def test_a_run_learns_and_resumes_to_the_same_weights(files, undisturbed, tmp_pa
 
     again = tmp_path / "run"
     with pytest.raises(MemoryError):
-        language.train(options(files, again), callbacks=[Dies(7)])
+        task.train(options(files, again), callbacks=[Dies(7)])
     # Checkpointing changes no number, so that a run may go on with it.
-    language.train(options(files, again, resume=True, remat=True))
+    task.train(options(files, again, resume=True, remat=True))
     for a, b in zip(*(RunFolder(run).load_model().variables for run in (out, again)), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
     with pytest.raises(UsageError, match=r"--length \(was 32, is 16\)"):
-        language.train(options(files, again, resume=True, length=16))
+        task.train(options(files, again, resume=True, length=16))
     with pytest.raises(UsageError, match="The data are not those that the run in"):
-        language.train(options(files[:1], again, resume=True, steps=20))
+        task.train(options(files[:1], again, resume=True, steps=20))
 
 
 def test_a_finished_model_continues_a_prompt(undisturbed, tmp_path, capsysbinary):
@@ -178,7 +178,7 @@ def cli_main(*arguments):
 
 @pytest.mark.slow
 def test_half_precision_compiled_in_fixed_shapes(files, tmp_path):
-    metrics = language.train(
+    metrics = task.train(
         options(files, tmp_path / "run", precision="mixed_bfloat16", jit_compile=True, steps=3, mechanism="retention")
     )
     assert np.isfinite(metrics["loss"])
@@ -213,14 +213,14 @@ def test_a_file_whose_name_is_no_utf8_is_learnt(files, tmp_path):
     path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt")
     shutil.copy(files[0], path)
     run = tmp_path / "run"
-    language.train(options([path], run, steps=2))
+    task.train(options([path], run, steps=2))
     assert RunFolder(run).read_config()["options"]["data"] == [path]
 
 
 def test_a_model_with_a_rolling_cache_generates(files, tmp_path, capfd):
     """Its cache keeps as many bytes as a piece of training has: here fewer than the answer."""
     run = tmp_path / "run"
-    language.train(options(files, run, mechanism="softmax:cache=rolling", length=8, steps=60))
+    task.train(options(files, run, mechanism="softmax:cache=rolling", length=8, steps=60))
     with pytest.raises(SystemExit) as end:
         cli.main(["generate", "--model", str(run), "abc", "--tokens", "20"])
     assert end.value.code == 0

@@ -11,8 +11,8 @@ from kernel_checks import DV, B, D, H, S, T, X, assert_gradients, close, gradien
 
 from keras_attention.layers import MultiHeadAttention
 from keras_attention.mechanisms import LinearAttention, PerformerAttention
-from keras_attention.ops.linear import linear_attention
-from keras_attention.ops.random_features import orthogonal_features, performer_attention
+from keras_attention.ops.kernels.linear import linear_attention
+from keras_attention.ops.kernels.random_features import orthogonal_features, performer_attention
 
 
 @pytest.mark.parametrize("feature_map", ["elu", "relu", "softplus"])

@@ -11,7 +11,13 @@ import pytest
 import reference_losses
 import tensorflow as tf
 
-from keras_attention.training.losses import MaskedAccuracy, MaskedCrossentropy, Perplexity, TokenLoss, token_losses
+from keras_attention.training.optimization.losses import (
+    MaskedAccuracy,
+    MaskedCrossentropy,
+    Perplexity,
+    TokenLoss,
+    token_losses,
+)
 
 B, T, V = 3, 5, 7
 

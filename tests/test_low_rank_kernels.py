@@ -8,8 +8,8 @@ from kernel_checks import DV, B, D, H, S, T, X, assert_gradients, close, inputs,
 
 from keras_attention.layers import MultiHeadAttention
 from keras_attention.mechanisms import LinformerAttention, NystromAttention
-from keras_attention.ops.linformer import linformer_attention
-from keras_attention.ops.nystrom import landmark_runs, nystrom_attention, pseudo_inverse
+from keras_attention.ops.kernels.linformer import linformer_attention
+from keras_attention.ops.kernels.nystrom import landmark_runs, nystrom_attention, pseudo_inverse
 
 FULL = [[1.339523, -0.118342], [0.72338, 0.642092], [1, 0.403355], [1.825937, -0.776407]]
 

@@ -8,7 +8,7 @@ from kernel_checks import DV, B, H, S, T, X, assert_gradients, close, inputs, re
 
 from keras_attention.layers import MultiHeadAttention
 from keras_attention.mechanisms import LSHAttention
-from keras_attention.ops.lsh import bucket_of, lsh_attention, rotations
+from keras_attention.ops.kernels.lsh import bucket_of, lsh_attention, rotations
 
 
 @pytest.mark.parametrize("num_buckets, bucket_size, rounds", [(1, 50, 1), (1, 2, 2), (4, 2, 3), (4, 50, 2), (6, 1, 1)])

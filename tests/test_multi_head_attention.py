@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_attention import MultiHeadAttention
 from keras_attention.layers import DecoderBlock
-from keras_attention.ops import masks
+from keras_attention.ops.basics import masks
 
 B, T, S, H, K, D = 2, 5, 7, 4, 2, 3
 V_WIDTH, K_WIDTH, Q_WIDTH, D_MODEL = 8, 6, 9, 10

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from keras_attention.errors import UsageError
-from keras_attention.training.pairs import (
+from keras_attention.training.translation.pairs import (
     Pairs,
     Problem,
     normalised,

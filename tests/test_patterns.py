@@ -7,7 +7,8 @@ import pytest
 import reference_patterns as reference
 import tensorflow as tf
 
-from keras_attention.ops import axial, block_patterns, dot_product, global_tokens, random_keys, rolling, windows
+from keras_attention.ops.dense import dot_product, rolling_kv_cache
+from keras_attention.ops.patterns import axial, block_patterns, global_tokens, random_keys, windows
 
 B, H, D, DV = 2, 3, 4, 5
 X = np.array([[1, 0], [0, 1], [1, 1], [2, -1]], np.float64)
@@ -373,10 +374,10 @@ def test_axial_refuses_a_sequence_that_is_not_its_grid(rng):
 
 def test_case_13_a_rolling_state_of_three():
     x = heads_of(X)
-    state = rolling.init(1, 1, 3, 2, 2, tf.float64)
+    state = rolling_kv_cache.init(1, 1, 3, 2, 2, tf.float64)
     for t in range(4):
         token = x[:, :, t : t + 1]
-        out, state = rolling.attend(token, token, token, state)
+        out, state = rolling_kv_cache.attend(token, token, token, state)
     np.testing.assert_allclose(out[0, 0, 0], [1.918168, -0.863108], atol=1e-6)
     assert state["lengths"][0] == 4
 
@@ -386,12 +387,12 @@ def test_case_13_a_rolling_state_of_three():
 def test_pieces_of_any_size_equal_one_pass(rng, window, pieces):
     q, k, v = make(rng, 17)
     expected = reference.attention(q, k, v, reference.local_pattern(17, 17, window - 1, True))
-    state = rolling.init(B, H, window, D, DV, tf.float32)
+    state = rolling_kv_cache.init(B, H, window, D, DV, tf.float32)
     rows, start = [], 0
     for piece in pieces:
         part = slice(start, start + piece)
         start += piece
-        out, state = rolling.attend(q[:, :, part], k[:, :, part], v[:, :, part], state)
+        out, state = rolling_kv_cache.attend(q[:, :, part], k[:, :, part], v[:, :, part], state)
         rows.append(out)
     np.testing.assert_allclose(np.concatenate(rows, axis=2), expected, atol=2e-6)
     for name, x in (("key", k), ("value", v)):
@@ -408,12 +409,12 @@ def test_rolling_rows_of_different_lengths_in_a_graph(rng, jit):
     for b, positions in real.items():
         valid[b, positions] = True
     specs = [tf.TensorSpec([None, H, None, d]) for d in (D, D, DV)]
-    shapes = rolling.init(B, H, window, D, DV, tf.float32)
+    shapes = rolling_kv_cache.init(B, H, window, D, DV, tf.float32)
     state_spec = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype) for name, x in shapes.items()}
 
     @tf.function(input_signature=[*specs, state_spec, tf.TensorSpec([None, None], tf.bool)], jit_compile=jit)
     def step(q, k, v, state, valid):
-        return rolling.attend(q, k, v, state, padding_mask=valid)
+        return rolling_kv_cache.attend(q, k, v, state, padding_mask=valid)
 
     out, state = step(q[:, :, :6], k[:, :, :6], v[:, :, :6], shapes, tf.constant(valid))
     rows = [out]

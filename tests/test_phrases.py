@@ -9,10 +9,10 @@ import pytest
 
 from keras_attention.errors import UsageError
 from keras_attention.text import SentencePieceTokenizer
-from keras_attention.training import phrase_kinds
-from keras_attention.training.pairs import normalised
-from keras_attention.training.phrase_kinds import Kind
-from keras_attention.training.phrases import phrase_pairs
+from keras_attention.training.translation import phrase_kinds
+from keras_attention.training.translation.pairs import normalised
+from keras_attention.training.translation.phrase_kinds import Kind
+from keras_attention.training.translation.phrases import phrase_pairs
 
 PARTS = ("train", "validation", "test")
 

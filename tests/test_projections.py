@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_attention import MultiHeadAttention
-from keras_attention.layers import projections
+from keras_attention.layers.attention import projections
 from keras_attention.mechanisms import LongformerAttention
 
 B, T, S, WIDTH = 2, 5, 7, 6

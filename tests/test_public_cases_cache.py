@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_attention import MultiHeadAttention, PositionalEncoding, scaled_dot_product_attention
 from keras_attention.layers import SinusoidalEncoding, TokenEmbedding
-from keras_attention.layers.positions import sinusoids
+from keras_attention.layers.positions.encodings import sinusoids
 from keras_attention.models import Transformer
 
 X = np.array([[1, 0], [0, 1], [1, 1], [2, -1]], "float32")

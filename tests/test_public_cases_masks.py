@@ -21,7 +21,7 @@ from keras_attention import (
     scaled_dot_product_attention,
 )
 from keras_attention.layers import DecoderBlock, EncoderBlock, FeedForward, Residual, SinusoidalEncoding, TokenEmbedding
-from keras_attention.ops.masks import MaskConventionWarning
+from keras_attention.ops.basics.masks import MaskConventionWarning
 
 X = np.array([[1, 0], [0, 1], [1, 1], [2, -1]], "float32")
 FULL = [[1.339523, -0.118342], [0.72338, 0.642092], [1, 0.403355], [1.825937, -0.776407]]

@@ -6,8 +6,8 @@ import pytest
 
 from keras_attention import MultiHeadAttention
 from keras_attention.layers import EncoderBlock, TokenEmbedding
-from keras_attention.training.batches import BatchPlan
-from keras_attention.training.losses import MaskedCrossentropy
+from keras_attention.training.optimization.losses import MaskedCrossentropy
+from keras_attention.training.translation.batches import BatchPlan
 
 V = 11
 

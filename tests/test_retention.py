@@ -9,7 +9,7 @@ from kernel_checks import DV, B, D, H, S, T, X, assert_gradients, close, gradien
 
 from keras_attention.layers import MultiHeadAttention
 from keras_attention.mechanisms import RetentionAttention
-from keras_attention.ops import retention
+from keras_attention.ops.kernels import retention
 
 FORMS = {
     "parallel": retention.retention_parallel,

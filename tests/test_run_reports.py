@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import clip, runs, vision
-from keras_attention.training.clip_options import ClipOptions
-from keras_attention.training.vision_options import VisionOptions
+from keras_attention.training.clip.options import ClipOptions
+from keras_attention.training.vision.options import VisionOptions
 
 SCORES = {"test_top5_accuracy": 1.0, "validation_accuracy": 0.5, "epochs": 3.0, "train_seconds": 90.0, "seconds": 120.0}
 RATES = {"images_per_second": 10.0, "steps": 9.0}

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention.training.schedules import WarmupInverseSqrt
+from keras_attention.training.optimization.schedules import WarmupInverseSqrt
 
 
 def test_it_is_the_schedule_of_the_paper():

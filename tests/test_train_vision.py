@@ -13,18 +13,18 @@ from PIL import Image
 from keras_attention.errors import UsageError
 from keras_attention.images import ImageTask
 from keras_attention.models import ViT
-from keras_attention.training import vision
-from keras_attention.training.averaging import moving_average
-from keras_attention.training.callbacks import Budget, Progress
-from keras_attention.training.confusion import confusion_matrix, draw_confusion
-from keras_attention.training.cosine import warmup_cosine
-from keras_attention.training.image_data import split_images
-from keras_attention.training.image_sources import read_source
-from keras_attention.training.run_folder import RunFolder
-from keras_attention.training.vision import measured, train
-from keras_attention.training.vision_models import build_model
-from keras_attention.training.vision_options import VisionOptions
-from keras_attention.training.weight_decay import without_decay
+from keras_attention.training.optimization.cosine import warmup_cosine
+from keras_attention.training.optimization.weight_averages import moving_average
+from keras_attention.training.optimization.weight_decay import without_decay
+from keras_attention.training.run.callbacks import Budget, Progress
+from keras_attention.training.run.run_folder import RunFolder
+from keras_attention.training.vision import task
+from keras_attention.training.vision.classifiers import build_model
+from keras_attention.training.vision.confusion import confusion_matrix, draw_confusion
+from keras_attention.training.vision.image_data import split_images
+from keras_attention.training.vision.image_sources import read_source
+from keras_attention.training.vision.options import VisionOptions
+from keras_attention.training.vision.task import measured, train
 
 STEPS_PER_EPOCH = 4
 
@@ -209,7 +209,7 @@ def test_measures_against_loops(rng, tmp_path):
 def test_bad_options_are_one_line(tmp_path, stripes, capsys):
     def refused(*words):
         with pytest.raises(SystemExit) as ended:
-            vision.main(["--out", str(tmp_path / "run"), "--data", str(stripes), "--no-tensorboard", *words])
+            task.main(["--out", str(tmp_path / "run"), "--data", str(stripes), "--no-tensorboard", *words])
         lines = capsys.readouterr().err.strip().splitlines()
         assert ended.value.code == 2 and len(lines) == 1 and not (tmp_path / "run").exists()
         return lines[0]

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from keras_attention.errors import UsageError
-from keras_attention.generation.translator import Translator
+from keras_attention.inference.translator import Translator
 from keras_attention.layers import RelativePositionBias
 from keras_attention.text import SentencePieceTokenizer
-from keras_attention.training import translation
-from keras_attention.training.callbacks import Terminated
-from keras_attention.training.checkpoints import CheckpointFolder, read_checkpoint
-from keras_attention.training.options import TrainOptions
-from keras_attention.training.run_folder import RunFolder
+from keras_attention.training.run.callbacks import Terminated
+from keras_attention.training.run.run_folder import RunFolder
+from keras_attention.training.run.training_state import CheckpointFolder, read_checkpoint
+from keras_attention.training.translation import task
+from keras_attention.training.translation.options import TrainOptions
 
 WORDS = {"red": "rot", "green": "grün", "blue": "blau", "cat": "katze", "dog": "hund", "house": "haus", "sun": "sonne"}
 STEPS_PER_EPOCH = 11  # what the options below make of the corpus below
@@ -73,7 +73,7 @@ def no_translator(model, tokenizer):
 
 
 def train(chosen, callbacks=(), translator=no_translator):
-    return translation.train(chosen, callbacks=callbacks, translator=translator)
+    return task.train(chosen, callbacks=callbacks, translator=translator)
 
 
 def weights(out):
@@ -245,7 +245,7 @@ def test_a_callback_can_end_training_in_the_middle_of_an_epoch(corpus, tmp_path)
 def test_which_mechanism_is_used_in_which_stack(
     corpus, tmp_path, monkeypatch, capsys, given, in_encoder, in_decoder, said
 ):
-    monkeypatch.setattr(translation._Run, "complete", lambda run: run.model)
+    monkeypatch.setattr(task._Run, "complete", lambda run: run.model)
     model = train(options(corpus, tmp_path / "run", **given))
     for stack, (name, attributes) in ((model.encoder_blocks, in_encoder), (model.decoder_blocks, in_decoder)):
         mechanism = stack[0].attention.mechanism
@@ -259,7 +259,7 @@ def test_which_mechanism_is_used_in_which_stack(
 
 def test_positions_and_carried_scores_reach_the_model_and_are_kept(corpus, tmp_path, monkeypatch):
     given = {"positions": "relative", "residual_attention_layers": 1, "layers": 2}
-    monkeypatch.setattr(translation._Run, "complete", lambda run: run.model)
+    monkeypatch.setattr(task._Run, "complete", lambda run: run.model)
     model = train(options(corpus, tmp_path / "run", **given))
     assert isinstance(model.decoder_blocks[1].attention.positions, RelativePositionBias)
     config = RunFolder(tmp_path / "run").read_config()
@@ -284,7 +284,7 @@ def commanded(corpus, tmp_path_factory):
     out = tmp_path_factory.mktemp("commanded") / "run"
     changes = {"d_model": 32, "dropout": 0.0, "epochs": 6, "bleu_every": 3, "validation_sentences": 9}
     chosen = options(corpus, out, **changes, tensorboard=True)
-    translation.main(arguments(chosen))
+    task.main(arguments(chosen))
     return out, chosen
 
 
@@ -312,7 +312,7 @@ def test_the_loss_falls_and_every_piece_reads_alone(commanded, corpus):
     assert all(list((run.logs_path / split).glob("events.*")) for split in ("train", "validation"))
 
     # The model on disk is the one whose scores stand in metrics.json.
-    splits = translation.load_corpus(chosen).splits
+    splits = task.load_corpus(chosen).splits
     answers = Translator.load(out)(splits["test"].sources)
     right = [a == b for a, b in zip(answers, splits["test"].targets)]
     assert metrics["exact_match"] == pytest.approx(np.mean(right))
@@ -321,7 +321,7 @@ def test_the_loss_falls_and_every_piece_reads_alone(commanded, corpus):
 def test_a_finished_run_says_so(commanded, capsys):
     out, _ = commanded
     before = {path: path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
-    translation.main(["--out", str(out), "--resume"])
+    task.main(["--out", str(out), "--resume"])
     assert f"{out} is finished: 66 steps, as its options say." in capsys.readouterr().out
     assert before == {path: path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
 
@@ -331,7 +331,7 @@ def test_more_test_sentences_of_a_finished_run_are_translated(commanded, tmp_pat
     shutil.copytree(out, tmp_path / "run")
     run = RunFolder(tmp_path / "run")
     before, weights = run.read_metrics(), run.load_model().get_weights()
-    translation.main(["--out", str(run), "--resume", "--test-sentences", "2"])
+    task.main(["--out", str(run), "--resume", "--test-sentences", "2"])
     after = run.read_metrics()
     assert run.read_config()["options"]["test_sentences"] == 2
     assert after["exact_match"] in (0, 0.5, 1) and after["exact_match"] != before["exact_match"]
@@ -346,7 +346,7 @@ def test_a_pair_beyond_the_budget_is_told_for_every_split(tmp_path, capsys):
     words = ["ab", "cd", "ef", "gh"]
     short = [" ".join(rng.choice(words, 5)) for _ in range(300)]
     path.write_text("".join(f"{text} {i}\t{text} {i}\n" for i, text in enumerate(short)), encoding="utf-8")
-    splits = translation.load_corpus(TrainOptions(out="x", data=str(path), validation_share=0.1)).splits
+    splits = task.load_corpus(TrainOptions(out="x", data=str(path), validation_share=0.1)).splits
     held_out = splits["validation"].sources[0]
     long = path.read_text(encoding="utf-8").replace(f"\t{held_out}\n", f"\t{held_out}{' ab' * 200}\n")
     path.write_text(long, encoding="utf-8")
@@ -358,7 +358,7 @@ def test_a_pair_beyond_the_budget_is_told_for_every_split(tmp_path, capsys):
 def exits(argv, capsys):
     """The one line that a command with exit code 2 prints."""
     with pytest.raises(SystemExit) as end:
-        translation.main(argv)
+        task.main(argv)
     assert end.value.code == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: ")

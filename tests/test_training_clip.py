@@ -11,12 +11,12 @@ import pytest
 from keras_attention.commands.export import load
 from keras_attention.errors import UsageError
 from keras_attention.text import BOS_ID, EOS_ID, SentencePieceTokenizer
-from keras_attention.training import clip
-from keras_attention.training.caption_data import SPLITS, PairBatches, Texts, split_captioned
-from keras_attention.training.caption_sources import Captioned, read_captioned
-from keras_attention.training.clip import ClipOptions, train
-from keras_attention.training.retrieval import recalls, zero_shot_accuracy
-from keras_attention.training.run_folder import RunFolder
+from keras_attention.training.clip import task
+from keras_attention.training.clip.caption_data import SPLITS, PairBatches, Texts, split_captioned
+from keras_attention.training.clip.caption_sources import Captioned, read_captioned
+from keras_attention.training.clip.task import ClipOptions, train
+from keras_attention.training.run.run_folder import RunFolder
+from keras_attention.training.vision.retrieval import recalls, zero_shot_accuracy
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 40, 220), "white": (240, 240, 240)}
 PLACES = ("top", "bottom", "left", "right")
@@ -215,7 +215,7 @@ def test_bad_files_and_options_are_one_line_and_leave_nothing(files, tmp_path, c
         ([*good, "--gallery", "9", "--validation-pairs", "9", "--mechanism", "axiom"], "axiom"),
     ]:
         with pytest.raises(SystemExit) as end:
-            clip.main(["--out", str(tmp_path / "run"), *flags])
+            task.main(["--out", str(tmp_path / "run"), *flags])
         assert end.value.code == 2
         lines = capsys.readouterr().err.strip().splitlines()
         assert len(lines) == 1 and lines[0].startswith("error: ")
@@ -273,7 +273,7 @@ def test_an_interrupted_run_equals_an_undisturbed_one(files, tmp_path, capsys):
     for name, value in chosen.as_dict().items():
         if value is not None and not isinstance(value, bool):
             argv += ["--" + name.replace("_", "-"), str(value)]
-    clip.main(argv)
+    task.main(argv)
     assert "image_to_text_recall@5" in capsys.readouterr().out
     with pytest.raises(KeyboardInterrupt):
         train(options(files, tmp_path / "broken"), callbacks=[Stop(7)])

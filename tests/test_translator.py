@@ -14,8 +14,8 @@ from reference_onnx_folder import OnnxToy
 from keras_attention.errors import UsageError
 from keras_attention.generation import Translator, answer_limits, beam_search, greedy, greedy_uncached
 from keras_attention.generation.array_beam import array_beam_search
-from keras_attention.generation.model_backend import ModelBackend
-from keras_attention.generation.source_ids import source_ids
+from keras_attention.inference.model_backend import ModelBackend
+from keras_attention.inference.source_ids import source_ids
 from keras_attention.mechanisms import SoftmaxAttention
 from keras_attention.models import Transformer
 from keras_attention.text import SentencePieceTokenizer

@@ -1,7 +1,7 @@
 """Training: data, losses, schedules, exact resume, and the commands (`keras_attention.training.translation`)."""
 
-from keras_attention.training.losses import MaskedAccuracy, MaskedCrossentropy, Perplexity, TokenLoss
-from keras_attention.training.options import TrainOptions
-from keras_attention.training.schedules import WarmupInverseSqrt
+from keras_attention.training.optimization.losses import MaskedAccuracy, MaskedCrossentropy, Perplexity, TokenLoss
+from keras_attention.training.optimization.schedules import WarmupInverseSqrt
+from keras_attention.training.translation.options import TrainOptions
 
 __all__ = ["MaskedAccuracy", "MaskedCrossentropy", "Perplexity", "TokenLoss", "TrainOptions", "WarmupInverseSqrt"]

@@ -1,8 +1,5 @@
-"""Weights from elsewhere for the models of this package."""
+"""The old name of `keras_attention.pretrained`, kept so that programs go on working."""
 
-from keras_attention.checkpoints.clip import load_clip
-from keras_attention.checkpoints.dinov2 import load_dinov2
-from keras_attention.checkpoints.swin import load_swin
-from keras_attention.checkpoints.vit import load_vit
+from keras_attention.pretrained import load_clip, load_dinov2, load_swin, load_vit
 
 __all__ = ["load_clip", "load_dinov2", "load_swin", "load_vit"]

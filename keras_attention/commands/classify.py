@@ -20,8 +20,8 @@ def classify(
     A file that cannot be read is left out with a line on standard error; the others are classified, and the command
     ends with code 2.
     """
-    from keras_attention.images.classifier import Classifier
-    from keras_attention.text.tokenizer import well_formed
+    from keras_attention.inference.classifier import Classifier
+    from keras_attention.text.well_formed import well_formed
 
     classifier = Classifier.load(model)
     failed = 0

@@ -75,11 +75,11 @@ def load(run):
             # Keras lets the errors of zip, HDF5 and JSON through: all mean the same here.
             reason = " ".join(str(error).split())[:200]
             raise UsageError(f"{run} is no complete Keras model ({reason}): save it again") from error
-    from keras_attention.generation.run_backend import RunBackend
     from keras_attention.images import ImageInput
-    from keras_attention.images import classifier as images
+    from keras_attention.inference import classifier as images
+    from keras_attention.inference.run_backend import RunBackend
     from keras_attention.text import SentencePieceTokenizer
-    from keras_attention.training.run_folder import RunFolder
+    from keras_attention.training.run.run_folder import RunFolder
 
     if not run.is_dir():
         raise UsageError(f"{run} is no folder: give a run folder of keras-attention train, or FILE.keras")

@@ -17,7 +17,7 @@ def generate(
     """Print a prompt and its most probable continuation, byte by byte."""
     from keras_attention.generation import continue_greedily
     from keras_attention.text import ByteTokenizer
-    from keras_attention.training.run_folder import RunFolder
+    from keras_attention.training.run.run_folder import RunFolder
 
     folder = RunFolder(model)
     if folder.read_config().get("tokenizer", {}).get("kind") != "bytes":

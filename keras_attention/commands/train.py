@@ -2,10 +2,13 @@
 
 import typer
 
-from keras_attention.training import clip, language, translation, vision
+from keras_attention.training.clip.task import command as train_clip
+from keras_attention.training.language.task import command as train_language_model
+from keras_attention.training.translation.task import command as train_translation
+from keras_attention.training.vision.task import command as train_classifier
 
 app = typer.Typer(help="Train a model with model.fit and write a run folder.", no_args_is_help=True)
-app.command("translation")(translation.command)
-app.command("vit")(vision.command)
-app.command("clip")(clip.command)
-app.command("lm")(language.command)
+app.command("translation")(train_translation)
+app.command("vit")(train_classifier)
+app.command("clip")(train_clip)
+app.command("lm")(train_language_model)

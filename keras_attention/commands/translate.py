@@ -16,7 +16,7 @@ def translate(
     ] = None,
 ):
     """Translate texts, one line each."""
-    from keras_attention.generation.translator import Translator
+    from keras_attention.inference.translator import Translator
 
     translator = Translator.load(model)
     options = {} if beams is None else {"beams": beams}

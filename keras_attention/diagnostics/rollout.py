@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_attention.errors import UsageError
-from keras_attention.ops import checks
+from keras_attention.ops.basics import checks
 
 HEADS = {"mean": np.mean, "max": np.max, "min": np.min}
 # From little to much: black, violet, red, yellow, white. Lightness grows all the way, so that it reads in grey too.

@@ -5,7 +5,7 @@ import tensorflow as tf
 from keras_attention.generation.beam import beam_search
 from keras_attention.generation.greedy import greedy
 from keras_attention.generation.result import GenerationResult
-from keras_attention.text import BOS_ID, EOS_ID, PAD_ID
+from keras_attention.text.special_ids import BOS_ID, EOS_ID, PAD_ID
 
 
 def best_answer(decoder, state, *, limits, beams=1, length_penalty=0.6):

@@ -5,7 +5,7 @@ import tensorflow as tf
 from keras_attention.generation.arguments import whole_number
 from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.generation.greedy import greedy
-from keras_attention.text import PAD_ID
+from keras_attention.text.special_ids import PAD_ID
 
 
 def continue_greedily(model, prompt, *, max_new_tokens, end_id=-1, forbidden=(PAD_ID,), fixed_size=False):

@@ -5,13 +5,14 @@ import functools
 import keras
 import tensorflow as tf
 
-from keras_attention.layers import implicit_masks, position_schemes
-from keras_attention.layers.checkpointing import checkpointed
+from keras_attention.layers.attention import implicit_masks
+from keras_attention.layers.attention.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.feed_forward import FeedForward
-from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.gradient_checkpointing import checkpointed
+from keras_attention.layers.positions import schemes
 from keras_attention.layers.residual import Residual
 from keras_attention.mechanisms import base as mechanisms
-from keras_attention.ops import checks
+from keras_attention.ops.basics import checks
 
 
 class _Block(keras.layers.Layer):
@@ -51,7 +52,7 @@ class _Block(keras.layers.Layer):
         self.attention_dropout_rate = checks.rate("attention_dropout_rate", attention_dropout_rate)
         self.activation = keras.activations.get(activation)
         self.gated_mlp = bool(gated_mlp)
-        self.positions = position_schemes.serialized(positions)
+        self.positions = schemes.serialized(positions)
         self.norm = norm
         self.residual = residual
         self.layer_scale = layer_scale
@@ -275,7 +276,7 @@ class DecoderBlock(_Block):
         given, head_dim = self.positions, self.d_model // self.num_heads
         if not isinstance(given, str):
             return given
-        return position_schemes.get(given, self.num_heads, head_dim, self.dtype_policy, causal=True)
+        return schemes.get(given, self.num_heads, head_dim, self.dtype_policy, causal=True)
 
     def call(
         self,

@@ -2,8 +2,8 @@
 
 import keras
 
-from keras_attention.ops import checks
-from keras_attention.ops.dropout import dropped
+from keras_attention.ops.basics import checks
+from keras_attention.ops.dense.dropout import dropped
 
 
 @keras.saving.register_keras_serializable("keras_attention")

@@ -3,7 +3,7 @@
 import keras
 
 from keras_attention.layers.dropout import Dropout
-from keras_attention.ops import checks
+from keras_attention.ops.basics import checks
 
 
 @keras.saving.register_keras_serializable("keras_attention")

@@ -6,7 +6,7 @@ import tensorflow as tf
 from keras_attention.layers.drop_path import DropPath
 from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.layer_scale import LayerScale
-from keras_attention.ops import checks
+from keras_attention.ops.basics import checks
 
 
 @keras.saving.register_keras_serializable("keras_attention")

@@ -3,8 +3,8 @@
 import keras
 import tensorflow as tf
 
-from keras_attention.layers.positions import rows_or_nan
-from keras_attention.ops import checks
+from keras_attention.layers.positions.encodings import rows_or_nan
+from keras_attention.ops.basics import checks
 
 
 @keras.saving.register_keras_serializable("keras_attention")

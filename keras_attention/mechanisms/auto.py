@@ -3,7 +3,7 @@
 from keras_attention.mechanisms.base import Mechanism, Supports, register
 from keras_attention.mechanisms.blockwise import attend_by_tiles
 from keras_attention.mechanisms.softmax import attend_to_all
-from keras_attention.ops import checks
+from keras_attention.ops.basics import checks
 
 # A score matrix of more than 16 MB leaves a processor's cache, and from about there tiles are the faster form, forward
 # and with the gradient: 1.5 to 3 times at twice this size on two CPU cores (`python -m benchmarks.attention`).

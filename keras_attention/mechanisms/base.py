@@ -5,7 +5,8 @@ import dataclasses
 import keras
 import tensorflow as tf
 
-from keras_attention.ops import checks, kv_cache
+from keras_attention.ops.basics import checks
+from keras_attention.ops.dense import kv_cache
 
 _REGISTRY = {}
 # Those that choose among others: not listed as ways to attend of their own.

@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from keras_attention.mechanisms.base import Mechanism, Supports, register
-from keras_attention.ops import checks
-from keras_attention.ops.blockwise import blockwise_attention
+from keras_attention.ops.basics import checks
+from keras_attention.ops.dense.blockwise import blockwise_attention
 
 
 @register("blockwise")

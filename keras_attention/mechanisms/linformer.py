@@ -3,7 +3,8 @@
 import keras
 
 from keras_attention.mechanisms.base import Mechanism, Supports, register
-from keras_attention.ops import checks, linformer
+from keras_attention.ops.basics import checks
+from keras_attention.ops.kernels import linformer
 
 
 @register("linformer")

@@ -2,7 +2,9 @@
 
 from keras_attention.mechanisms.base import register
 from keras_attention.mechanisms.pattern import Pattern, supports
-from keras_attention.ops import checks, rolling, windows
+from keras_attention.ops.basics import checks
+from keras_attention.ops.dense import rolling_kv_cache
+from keras_attention.ops.patterns import windows
 
 
 @register("local")
@@ -37,11 +39,13 @@ class LocalAttention(Pattern):
         return windows.local(q, k, v, radius=self.radius, **options)
 
     def init_state(self, owner, batch_size, dtype, max_length=None):
-        return rolling.init(batch_size, owner.num_kv_heads, self.radius + 1, owner.head_dim, owner.head_dim, dtype)
+        return rolling_kv_cache.init(
+            batch_size, owner.num_kv_heads, self.radius + 1, owner.head_dim, owner.head_dim, dtype
+        )
 
     def attend_state(self, q, k, v, *, state, valid, scale, distance_bias=None, dropout=None, **_):
         rate, seed = dropout or (0.0, None)
-        return rolling.attend(
+        return rolling_kv_cache.attend(
             q,
             k,
             v,

@@ -6,7 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.mechanisms.base import Mechanism, Supports, register
-from keras_attention.ops import checks, lsh
+from keras_attention.ops.basics import checks
+from keras_attention.ops.kernels import lsh
 
 
 @register("lsh")

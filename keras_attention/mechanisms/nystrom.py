@@ -3,7 +3,8 @@
 import keras
 
 from keras_attention.mechanisms.base import Mechanism, Supports, register
-from keras_attention.ops import checks, masks, nystrom
+from keras_attention.ops.basics import checks, masks
+from keras_attention.ops.kernels import nystrom
 
 
 @register("nystrom")

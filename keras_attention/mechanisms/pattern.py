@@ -5,7 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from keras_attention.mechanisms.base import Mechanism, Supports
-from keras_attention.ops import blocks
+from keras_attention.ops.patterns import blocks
 
 PATTERN = Supports(cross=False, free_mask=False, bias=False, scores=False, relative=True, state=None)
 

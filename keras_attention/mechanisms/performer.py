@@ -6,7 +6,8 @@ import numpy as np
 
 from keras_attention.mechanisms.base import Supports, register
 from keras_attention.mechanisms.recurrent import Recurrent
-from keras_attention.ops import checks, linear, random_features
+from keras_attention.ops.basics import checks
+from keras_attention.ops.kernels import linear, random_features
 
 
 @register("performer")

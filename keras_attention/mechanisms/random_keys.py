@@ -2,7 +2,8 @@
 
 from keras_attention.mechanisms.base import register
 from keras_attention.mechanisms.pattern import Pattern, supports
-from keras_attention.ops import checks, random_keys
+from keras_attention.ops.basics import checks
+from keras_attention.ops.patterns import random_keys
 
 
 @register("random")

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_attention.mechanisms.base import Mechanism
-from keras_attention.ops.dot_product import accumulation_dtype
+from keras_attention.ops.dense.dot_product import accumulation_dtype
 
 
 class Recurrent(Mechanism):

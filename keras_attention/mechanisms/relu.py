@@ -2,7 +2,8 @@
 
 from keras_attention.mechanisms.base import Mechanism, Supports, register
 from keras_attention.mechanisms.softmax import attend_to_all
-from keras_attention.ops import checks, relu
+from keras_attention.ops.basics import checks
+from keras_attention.ops.dense import relu
 
 
 @register("relu")

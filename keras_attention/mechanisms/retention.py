@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from keras_attention.mechanisms.base import Supports, register
 from keras_attention.mechanisms.recurrent import Recurrent
-from keras_attention.ops import checks, retention
+from keras_attention.ops.basics import checks
+from keras_attention.ops.kernels import retention
 
 
 @register("retention")

@@ -3,8 +3,9 @@
 import tensorflow as tf
 
 from keras_attention.mechanisms.base import Mechanism, Supports, register
-from keras_attention.ops import checks, dot_product, rolling
-from keras_attention.ops.dropout import dropped
+from keras_attention.ops.basics import checks
+from keras_attention.ops.dense import dot_product, rolling_kv_cache
+from keras_attention.ops.dense.dropout import dropped
 
 
 @register("softmax")
@@ -43,7 +44,7 @@ class SoftmaxAttention(Mechanism):
             return super().init_state(owner, batch_size, dtype, max_length)
         if max_length is None:
             raise ValueError("cache='rolling' keeps a fixed number of positions: give max_length=.")
-        return rolling.init(batch_size, owner.num_kv_heads, max_length, owner.head_dim, owner.head_dim, dtype)
+        return rolling_kv_cache.init(batch_size, owner.num_kv_heads, max_length, owner.head_dim, owner.head_dim, dtype)
 
     def attend_state(self, q, k, v, *, state, valid, mask, expand, **kwargs):
         if self.cache == "full":
@@ -58,7 +59,7 @@ class SoftmaxAttention(Mechanism):
             if wanted:
                 self.refuse(f"{what} while decoding with cache='rolling'", "cache='full'")
         rate, seed = kwargs.get("dropout") or (0.0, None)
-        return rolling.attend(
+        return rolling_kv_cache.attend(
             q,
             k,
             v,

@@ -1,6 +1,6 @@
 """Residual attention through a stack of blocks: the last ones add the scores of the block before."""
 
-from keras_attention.ops import checks
+from keras_attention.ops.basics import checks
 
 
 def checked(count, remat, **depths):

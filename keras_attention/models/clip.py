@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from keras_attention.models import weights_files
 from keras_attention.models.configured import ConfiguredModel
-from keras_attention.ops import checks, contrastive, replicas
+from keras_attention.ops.basics import checks, replicas
+from keras_attention.ops.vision import contrastive
 
 
 @keras.saving.register_keras_serializable("keras_attention")

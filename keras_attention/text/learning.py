@@ -7,7 +7,8 @@ import warnings
 import numpy as np
 
 from keras_attention.errors import UsageError
-from keras_attention.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, well_formed
+from keras_attention.text.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from keras_attention.text.well_formed import well_formed
 
 MODEL_TYPES = ("unigram", "bpe")
 NORMALIZATIONS = ("nmt_nfkc", "nmt_nfkc_cf")

@@ -6,8 +6,9 @@ from pathlib import Path
 import tensorflow as tf
 
 from keras_attention.errors import UsageError
-
-PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
+from keras_attention.text.learning import learn_model
+from keras_attention.text.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from keras_attention.text.well_formed import well_formed
 
 
 class SentencePieceTokenizer:
@@ -60,8 +61,6 @@ class SentencePieceTokenizer:
         Returns:
             A `SentencePieceTokenizer`.
         """
-        from keras_attention.text.learning import learn_model
-
         return cls(learn_model(sentences, vocab_size, **options))
 
     @classmethod
@@ -215,11 +214,6 @@ class SentencePieceTokenizer:
                 "pip install keras-attention brings it; reinstall it beside the same version of TensorFlow"
             ) from None
         return tensorflow_text.SentencepieceTokenizer(self.model, out_type=tf.int32)
-
-
-def well_formed(text):
-    """The text with lone surrogates, which no UTF-8 can hold, replaced by "?"."""
-    return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
 
 
 def _open_model(model, origin):

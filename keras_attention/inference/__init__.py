@@ -1,0 +1,6 @@
+"""Trained models at work: what a folder on disk holds, and answers from it."""
+
+from keras_attention.inference.classifier import Classification, Classifier
+from keras_attention.inference.translator import Translator
+
+__all__ = ["Classification", "Classifier", "Translator"]

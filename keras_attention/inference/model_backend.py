@@ -1,0 +1,58 @@
+"""Translation by a Keras model and its tokenizer."""
+
+import tensorflow as tf
+
+from keras_attention.generation.arguments import check_penalty
+from keras_attention.generation.best_answer import best_answer
+from keras_attention.generation.decoding_state import decoding_state
+from keras_attention.generation.limits import answer_limits
+from keras_attention.inference.source_ids import source_ids
+from keras_attention.text.special_ids import PAD_ID
+
+
+class ModelBackend:
+    """Searches with a model as its weights are at the time of a call, so also while it is trained.
+
+    Args:
+        model: with `max_length`, `init_state`, `step` and `reorder`, such as `keras_attention.models.Transformer`.
+        tokenizer: with `encode` and `decode`, such as `keras_attention.text.SentencePieceTokenizer`.
+
+    Attributes:
+        model, tokenizer: as given.
+    """
+
+    def __init__(self, model, tokenizer):
+        self.model = model
+        self.tokenizer = tokenizer
+        self._functions = {}
+
+    def translate(self, texts, *, beams=None, length_penalty=None):
+        """The translations of one batch of texts, a list of `str`.
+
+        Args:
+            texts: list of `str`.
+            beams: width of the search; 1, greedy, by default.
+            length_penalty: of the beam search; 0.6 by default.
+        """
+        beams = beams or 1
+        check_penalty(beams, length_penalty)
+        length_penalty = 0.6 if length_penalty is None else length_penalty
+        source = source_ids(self.tokenizer, texts, self.model.max_length)
+        tokens = self._function(beams, length_penalty)(tf.constant(source))
+        return self.tokenizer.decode(tokens.numpy())
+
+    def _function(self, beams, length_penalty):
+        """One graph for every batch, whatever its lengths; made once for each way to search."""
+        key = (beams, length_penalty)
+        if key not in self._functions:
+            model = self.model
+
+            @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None], tf.int32)])
+            def answer(source):
+                lengths = tf.reduce_sum(tf.cast(source != PAD_ID, tf.int32), axis=1)
+                limits = answer_limits(lengths, model.max_length)
+                state = decoding_state(model, source, model.max_length)
+                return best_answer(model, state, limits=limits, beams=beams, length_penalty=length_penalty).tokens
+
+            self._functions[key] = answer
+        return self._functions[key]

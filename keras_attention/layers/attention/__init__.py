@@ -1,0 +1,1 @@
+"""The attention layer, what it is called with, and attention between two modalities."""

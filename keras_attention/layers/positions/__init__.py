@@ -1,0 +1,1 @@
+"""Position encodings: added to embeddings, or applied inside attention."""

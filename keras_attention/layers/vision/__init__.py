@@ -1,0 +1,1 @@
+"""Layers of vision models: patches, their merging, windows of blocks."""

@@ -1,0 +1,1 @@
+"""What every other room of ops stands on: checks of arguments, masks, positions, activations, replicas."""

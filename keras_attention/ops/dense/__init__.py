@@ -1,0 +1,1 @@
+"""Attention to every key: dense, blockwise, with ReLU weights; its dropout and its stores of keys and values."""

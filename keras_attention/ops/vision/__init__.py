@@ -1,0 +1,1 @@
+"""Grids of patches, shifted windows, and the contrastive loss of images and texts."""

@@ -1,0 +1,7 @@
+"""Training CLIP on captioned images."""
+
+from keras_attention.lazy_names import lazy_names
+
+# The task loads TensorFlow, which the options of a command can do without.
+_TASK = "keras_attention.training.clip.task"
+__getattr__, __dir__ = lazy_names(__name__, train=_TASK, command=_TASK, main=_TASK)

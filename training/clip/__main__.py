@@ -1,0 +1,5 @@
+"""`python -m keras_attention.training.clip`."""
+
+from keras_attention.training.clip.task import main
+
+main()

@@ -1,0 +1,1 @@
+"""Losses, optimizers, learning rates and averages of weights."""

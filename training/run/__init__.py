@@ -1,0 +1,1 @@
+"""What every training run shares: its folder, options, exact state and the loop around model.fit."""
