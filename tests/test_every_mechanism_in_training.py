@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_every_mechanism import (
+from mechanism_layers import (
     WIDTH,
     B,
     K,

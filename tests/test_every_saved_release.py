@@ -17,7 +17,7 @@ FILES = sorted(save_release.FOLDER.glob("*/*.keras"))
 def test_this_release_is_stored():
     stored = {(path.parent.name, path.stem) for path in FILES}
     wanted = {(keras_attention.__version__, name) for name in save_release.MODELS}
-    assert wanted <= stored, "run `python tests/save_release.py` and commit the folder"
+    assert wanted <= stored, "run `python tests/support/save_release.py` and commit the folder"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -1,4 +1,4 @@
-"""The package as it is installed: its list of packages, what an import costs, and which part knows which."""
+"""The package as it is installed: its list of packages, what it declares, and what an import costs."""
 
 import ast
 import configparser
@@ -6,18 +6,12 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from source_tree import FOLDERS, ROOT, modules
 
 import keras_attention
 
-ROOT = Path(__file__).parent.parent
-FOLDERS = {
-    "keras_attention": "keras_attention",
-    "keras_attention.export": "export",
-    "keras_attention.training": "training",
-}
 HEAVY = (
     "tensorflow_text",
     "onnx",
@@ -29,35 +23,12 @@ HEAVY = (
     "sentencepiece",
 )
 
-# Lower parts never import higher ones; parts of one level know each other unless they stand apart.
-LEVELS = [
-    ("errors", "backend"),
-    ("ops", "text"),
-    ("mechanisms",),
-    ("layers",),
-    ("models",),
-    ("checkpoints", "diagnostics", "generation"),
-    ("images",),
-    ("training", "export"),
-    ("commands",),
-    ("cli",),
-]
-APART = [("training", "export"), ("ops", "text")]
-
 
 @pytest.fixture(scope="module")
 def config():
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg")
     return parser
-
-
-def sources():
-    """(package part, path) of every module: `ops` for keras_attention/ops/masks.py, "" for the package itself."""
-    for package, folder in FOLDERS.items():
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            parts = [*package.split(".")[1:], *path.relative_to(ROOT / folder).with_suffix("").parts]
-            yield ("" if parts == ["__init__"] else parts[0]), path
 
 
 def test_every_package_is_listed(config):
@@ -69,7 +40,9 @@ def test_every_package_is_listed(config):
     assert sorted(found) == listed, "setup.cfg lists the packages in alphabetical order"
     mapped = dict(re.findall(r"(\S+) = (\S+)", config["options"]["package_dir"]))
     assert mapped == FOLDERS
-    without = {path.parent for _, path in sources()} - {path.parent for _, path in sources() if path.stem == "__init__"}
+    without = {path.parent for path in modules().values()} - {
+        path.parent for path in modules().values() if path.stem == "__init__"
+    }
     assert not without, "folders of modules without __init__.py"
 
 
@@ -85,7 +58,7 @@ def test_version_typing_and_command(config):
 def test_no_module_is_named_like_a_library(config):
     required = config["options"]["install_requires"] + "".join(config["options.extras_require"].values())
     libraries = {re.split(r"[\[><=~ ]", line.strip())[0].lower().replace("-", "_") for line in required.splitlines()}
-    names = {path.stem.lower() for _, path in sources()} | {path.stem for path in (ROOT / "tests").glob("*.py")}
+    names = {path.stem.lower() for path in modules().values()} | {path.stem for path in (ROOT / "tests").glob("*.py")}
     assert not names & (libraries | {"datasets", "transformers", "utils", "onnx", "keras", "numpy"})
 
 
@@ -103,12 +76,12 @@ def test_what_is_imported_is_declared_and_the_other_way_round(config):
     base = requirements(config["options"]["install_requires"])
     extras = requirements("\n".join(config["options.extras_require"].values())) - TOOLS
     imported, at_the_top = set(), set()
-    for _, path in sources():
+    for path in modules().values():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
-            modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            modules = [node.module] if isinstance(node, ast.ImportFrom) else modules
-            names = {module.split(".")[0] for module in modules} - set(sys.stdlib_module_names) - {"keras_attention"}
+            found = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            found = [node.module] if isinstance(node, ast.ImportFrom) else found
+            names = {module.split(".")[0] for module in found} - set(sys.stdlib_module_names) - {"keras_attention"}
             imported |= names
             at_the_top |= names if node in tree.body else set()
     with_tensorflow = {"google", "ml_dtypes"}
@@ -121,37 +94,6 @@ def test_what_is_imported_is_declared_and_the_other_way_round(config):
 def test_no_extra_holds_both_onnx_runtimes(config):
     for name, required in config["options.extras_require"].items():
         assert not ("onnxruntime>" in required and "onnxruntime-gpu" in required), name
-
-
-def test_arrows_point_one_way():
-    level = {part: i for i, parts in enumerate(LEVELS) for part in parts}
-    for part, path in sources():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                assert node.level == 0, f"{path}: relative import"
-                modules = (
-                    [node.module]
-                    if node.module != "keras_attention"
-                    else [f"{node.module}.{a.name}" for a in node.names]
-                )
-            elif isinstance(node, ast.Import):
-                modules = [alias.name for alias in node.names]
-            else:
-                continue
-            for module in modules:
-                first, *rest = module.split(".")
-                assert first not in ("training", "export", "tests"), f"{path} imports {module}: a second copy"
-                if first != "keras_attention" or not rest or not part:
-                    continue
-                if rest[0] not in level:
-                    continue  # a public name of the package
-                assert level[rest[0]] <= level[part], f"{path}: {part} must not know {rest[0]}"
-                assert (part, rest[0]) not in APART and (rest[0], part) not in APART, f"{path} imports {module}"
-
-
-def test_modules_stay_readable():
-    long = {str(path): n for _, path in sources() if (n := len(path.read_text(encoding="utf-8").splitlines())) > 500}
-    assert not long, "one idea a file"
 
 
 CHILD = """

@@ -10,7 +10,7 @@ from keras_attention.errors import UsageError
 
 @pytest.fixture(scope="module")
 def demo():
-    path = Path(__file__).parents[1] / "examples" / "demo.py"
+    path = Path(__file__).parents[2] / "examples" / "demo.py"
     spec = importlib.util.spec_from_file_location("demo", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

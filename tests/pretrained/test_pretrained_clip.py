@@ -12,7 +12,7 @@ from keras_attention.errors import UsageError
 from keras_attention.pretrained import load_clip
 from keras_attention.pretrained.hugging_face import read_tensors
 
-FOLDER = Path(__file__).parent / "fixtures" / "hf_clip"  # written by make_hf_clip.py
+FOLDER = Path(__file__).parents[1] / "fixtures" / "hf_clip"  # written by make_hf_clip.py
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ enough to matter at lengths of 5 to 12. What differs from dense softmax attentio
 `reference(q, k, v, *, limits, bias, scale, mechanism, **projected)` is a float64 NumPy loop over heads, as
 `reference.softmax` is: q [B,H,T,D], k and v [B,H,S,D] (key heads already repeated to H), `limits` a `reference.Limits`,
 `mechanism` the layer's mechanism (its options and weights), `projected` what else `heads` gives.
-Put it in tests/reference_<topic>.py.
+Put it in tests/support/reference_<topic>.py.
 """
 
 import dataclasses

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
-from test_position_schemes import bucket, slopes, turned
+from reference_positions import bucket, slopes, turned
 
 from keras_attention import mechanisms
 from keras_attention.layers import (

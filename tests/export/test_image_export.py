@@ -247,7 +247,7 @@ for file in files:
 
 
 def test_optimum_loads_the_folder_unmodified(places, files):
-    environment = Path(__file__).parents[1] / ".venv-optimum"
+    environment = Path(__file__).parents[2] / ".venv-optimum"
     if not list(environment.glob(".ready*")):
         pytest.skip("no .venv-optimum: benchmarks/peers/setup_optimum.sh makes it")
     # Where a photograph is turned or transparent, the client's own reading differs from the command's; sides of one or

@@ -214,8 +214,8 @@ def test_accuracy_ignores_pads_and_perplexity_has_no_smoothing(rng):
 
 @pytest.fixture(scope="module")
 def replicas():
-    """What tests/run_two_replicas.py found, in a process of its own: two CPU devices need a fresh TensorFlow."""
-    script = Path(__file__).with_name("run_two_replicas.py")
+    """What run_two_replicas.py found, in a process of its own: two CPU devices need a fresh TensorFlow."""
+    script = Path(__file__).parents[1] / "support" / "run_two_replicas.py"
     return json.loads(subprocess.run([sys.executable, script], check=True, capture_output=True, text=True).stdout)
 
 

@@ -18,7 +18,7 @@ from keras_attention.errors import UsageError
 from keras_attention.pretrained import load_dinov2, load_swin, load_vit
 from keras_attention.pretrained.hugging_face import read_tensors
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 LOADERS = {"vit": load_vit, "dinov2": load_dinov2, "swin": load_swin}
 every_model = pytest.mark.parametrize("name", LOADERS)
 
@@ -184,7 +184,7 @@ def test_dinov2_vits14_equals_its_reference(data_dir):
         )
     pytest.importorskip("onnx", reason="needs the extra [onnx]")
     command = [sys.executable, "-m", "benchmarks.dinov2", path, str(data_dir / "dinov2_vits14_reference")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr[-3000:]
     differences = json.loads(done.stdout.splitlines()[-1])
     assert set(differences) == {

@@ -1,4 +1,4 @@
-"""Run by tests/test_losses.py: losses on two logical CPU devices and on one, printed as JSON."""
+"""Run by tests/training/test_losses.py: losses on two logical CPU devices and on one, printed as JSON."""
 
 import json
 

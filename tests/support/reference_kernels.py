@@ -239,7 +239,7 @@ def _number(weight):
     return np.asarray(weight).astype(np.float64)
 
 
-# The same loops as tests/cases.py wants them.
+# The same loops as tests/support/cases.py wants them.
 
 
 def linear_case(q, k, v, *, limits, bias, scale, mechanism, turn=lambda x, b, t: x):

@@ -1,6 +1,6 @@
 """Stores small models of this release, with what they answer, for test_every_saved_release.py.
 
-Run once for each release, from the repository: `python tests/save_release.py`, and commit the new folder.
+Run once for each release, from the repository: `python tests/support/save_release.py`, and commit the new folder.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from keras_attention import mechanisms
 from keras_attention.layers import EncoderBlock, MultiHeadAttention, PositionalEncoding, TokenEmbedding
 from keras_attention.models import Transformer
 
-FOLDER = Path(__file__).parent / "releases"
+FOLDER = Path(__file__).parents[1] / "releases"
 
 
 def attention_model():
