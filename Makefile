@@ -11,8 +11,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 $(READY): setup.cfg pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install python3.11 (and python3-venv on Debian)"; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; $(PYTHON) is older: call make PYTHON=/path/to/python3.11"; exit 2; }
-	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then $(PYTHON) -m venv $(VENV); \
-	else $(PYTHON) -m venv --without-pip $(VENV) && $(BIN)/python .ci/bootstrap_pip.py; fi
+	@sh .ci/make_venv.sh $(PYTHON) $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[onnx,test,dev]'
 	@touch $@
 
@@ -34,9 +33,11 @@ check: lint test
 wheel-test: $(READY)
 	rm -rf build dist $(VENV)-wheel
 	$(BIN)/python -m build --wheel --outdir dist .
-	$(PYTHON) -m venv $(VENV)-wheel
+	sh .ci/make_venv.sh $(PYTHON) $(VENV)-wheel
 	$(VENV)-wheel/bin/pip install --quiet "$$(ls dist/*.whl)[onnx,test]"
-	cd $$(mktemp -d) && cp -r $(CURDIR)/tests $(CURDIR)/setup.cfg . && $(CURDIR)/$(VENV)-wheel/bin/python -m pytest -q -n 2 -m 'not slow' --ignore tests/test_packaging.py --ignore tests/test_readme.py
+	cd $$(mktemp -d) && cp -r $(addprefix $(CURDIR)/,tests benchmarks examples setup.cfg README.md) . && \
+	$(CURDIR)/$(VENV)-wheel/bin/python -m pytest -q -n 2 -m 'not slow' \
+	    --ignore tests/test_packaging.py --ignore tests/test_structure.py --ignore tests/test_setup.py
 
 clean:
 	rm -rf $(VENV) $(VENV)-wheel build dist runs *.egg-info
