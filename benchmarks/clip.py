@@ -18,21 +18,23 @@ def row(name, metrics):
     """The cells of one run."""
 
     def recall(way, count):
-        found = metrics[f"{way}_recall@{count}"]
-        return f"{found:.1%} ({found * metrics['gallery'] / count:.0f}x chance)"
+        found = metrics[f"test/{way}_recall@{count}"]
+        return f"{found:.1%} ({found * metrics['test/pairs'] / count:.0f}x chance)"
 
-    cells = {"run": name, "gallery": f"{metrics['gallery']:.0f} pairs"}
+    cells = {"run": name, "gallery": f"{metrics['test/pairs']:.0f} pairs"}
     for way, title in (("image_to_text", "text by image"), ("text_to_image", "image by text")):
         cells |= {f"{title}, @{count}": recall(way, count) for count in (1, 5)}
-    if "zero_shot_accuracy" in metrics:
-        cells["zero-shot"] = f"{metrics['zero_shot_accuracy']:.1%} of {metrics['zero_shot_classes']:.0f} groups"
+    if "test/zero_shot_accuracy" in metrics:
+        cells["zero-shot"] = (
+            f"{metrics['test/zero_shot_accuracy']:.1%} of {metrics['test/zero_shot_classes']:.0f} groups"
+        )
     return {
         **cells,
         "parameters": f"{metrics['parameters']:,.0f}",
         "epochs": f"{metrics['epochs']:.0f}",
         "training": f"{metrics['train_seconds'] / 60:.1f} min",
         "in all": f"{metrics['seconds'] / 60:.1f} min",
-        "pairs per second": f"{metrics['pairs_per_second']:.0f}",
+        "pairs per second": f"{metrics['train_rate']:.0f}",
     }
 
 

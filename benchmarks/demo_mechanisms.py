@@ -23,6 +23,7 @@ from keras_attention.errors import UsageError
 from keras_attention.training.run.run_folder import RunFolder
 
 OUT = Path("runs/mechanisms")
+KIND = "test/exact_match/"
 TITLE = "The demo's task with each mechanism"
 # Half of the sentences have at most 8 tokens, nine in ten at most 16: sizes are such that no pattern covers most
 # sentences and no approximation has as many parts as they have tokens.
@@ -125,23 +126,23 @@ def table(runs, wanted=(), failed=()):
     """The report: one row for each finished run, the best first.
 
     Args:
-        runs: name -> `TrainOptions` of finished runs.
+        runs: name -> `TranslationOptions` of finished runs.
         wanted, failed: names of the runs that should be there, and of those that failed, for the notes.
     """
     report = Report(TITLE)
     metrics = {name: RunFolder(options.out).read_metrics() for name, options in runs.items()}
-    for name in sorted(runs, key=lambda name: -metrics[name]["exact_match"]):
+    for name in sorted(runs, key=lambda name: -metrics[name]["test/exact_match"]):
         options, scores = runs[name], metrics[name]
-        kinds = {key.partition("/")[2]: value for key, value in scores.items() if key.startswith("exact_match/")}
+        kinds = {key.removeprefix(KIND): value for key, value in scores.items() if key.startswith(KIND)}
         worst = min(kinds, key=kinds.get)
         encoder, decoder = stacks(options)
         report.add(
             run=name,
             encoder=encoder,
             decoder=decoder,
-            exact_match=f"{scores['exact_match']:.1%}",
+            exact_match=f"{scores['test/exact_match']:.1%}",
             worst_kind=f"{worst} {kinds[worst]:.1%}",
-            loss=f"{scores['loss']:.3f}",
+            loss=f"{scores['test/loss']:.3f}",
             steps=f"{scores['steps']:.0f}",
             parameters=f"{scores['parameters']:,.0f}",
             training=f"{scores['train_seconds']:.0f} s",
@@ -183,7 +184,7 @@ def exact_matches(out):
         folder = RunFolder(Path(out) / name)
         if folder.metrics_path.exists():
             metrics = folder.read_metrics()
-            found[name] = metrics["exact_match"], int(metrics["steps"])
+            found[name] = metrics["test/exact_match"], int(metrics["steps"])
     return found
 
 

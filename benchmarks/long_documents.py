@@ -57,7 +57,7 @@ def main(arguments=None):
                 "steps": len(seconds),
                 "seconds a step": duration(statistics.median(seconds[1:])),
                 "bytes a second": f"{length / statistics.median(seconds[1:]):,.0f}",
-                "bits per byte": f"{metrics['bits_per_byte']:.2f}",
+                "bits per byte": f"{metrics['validation/bits_per_byte']:.2f}",
                 "scores of dense attention": size(LAYERS * HEADS * length * length * 4),
             },
         )

@@ -13,17 +13,17 @@ from benchmarks.harness import Report
 from keras_attention.generation import Translator
 from keras_attention.training.run.run_folder import RunFolder
 from keras_attention.training.translation.corpus import load_corpus, sample
-from keras_attention.training.translation.options import TrainOptions
+from keras_attention.training.translation.options import TranslationOptions
 
 
 def command_of(options):
     """The command line that makes a run with these options (a dict as config.json holds it)."""
-    return runs.command_of("translation", TrainOptions, options)
+    return runs.command_of("translation", TranslationOptions, options)
 
 
 def translations(path, options, count):
     """Pairs of held-out source, reference and translation, evenly spaced over the test split."""
-    corpus = load_corpus(TrainOptions(out=str(path), **options))
+    corpus = load_corpus(TranslationOptions(out=str(path), **options))
     sources, references, _ = sample(corpus.splits["test"], count)
     return list(zip(sources, references, Translator.load(path)(sources)))
 
@@ -43,13 +43,13 @@ def main(argv=None):
         options, metrics = folder.read_config()["options"], folder.read_metrics()
         report.add(
             run=path.name,
-            BLEU=f"{metrics['BLEU']:.1f}",
-            chrF=f"{metrics['chrF']:.1f}",
-            exact=f"{metrics['exact_match']:.1%}",
+            BLEU=f"{metrics['test/bleu']:.1f}",
+            chrF=f"{metrics['test/chrf']:.1f}",
+            exact=f"{metrics['test/exact_match']:.1%}",
             parameters=f"{metrics['parameters']:,.0f}",
             epochs=f"{metrics['epochs']:.0f}",
             training=f"{metrics['train_seconds'] / 60:.1f} min",
-            tokens_per_second=f"{metrics['target_tokens_per_second']:.0f}",
+            tokens_per_second=f"{metrics['train_rate']:.0f}",
             **{"matrix GFLOP/s": rate},
         )
         report.notes.append(f"{path.name}: `{command_of(options)}`")

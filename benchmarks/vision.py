@@ -38,18 +38,18 @@ def row(runs):
     def median(name):
         return statistics.median(metrics[name] for _, _, metrics in runs)
 
-    scores = [f"{metrics['test_accuracy']:.2%}" for _, _, metrics in runs]
+    scores = [f"{metrics['test/accuracy']:.2%}" for _, _, metrics in runs]
     return {
         "run": ", ".join(path.name for path, _, _ in runs),
         "model": runs[0][1]["model"],
-        "test accuracy": f"{median('test_accuracy'):.2%}" + (f" (of {', '.join(scores)})" if len(runs) > 1 else ""),
-        "top 5": f"{median('test_top5_accuracy'):.2%}",
-        "validation": f"{median('validation_accuracy'):.2%}",
+        "test accuracy": f"{median('test/accuracy'):.2%}" + (f" (of {', '.join(scores)})" if len(runs) > 1 else ""),
+        "top 5": f"{median('test/top5_accuracy'):.2%}",
+        "validation": f"{median('validation/accuracy'):.2%}",
         "parameters": f"{median('parameters'):,.0f}",
         "epochs": f"{median('epochs'):.0f}",
         "training": f"{median('train_seconds') / 60:.1f} min",
         "in all": f"{median('seconds') / 60:.1f} min",
-        "images per second": f"{median('images_per_second'):.0f}",
+        "images per second": f"{median('train_rate'):.0f}",
     }
 
 
@@ -61,7 +61,7 @@ def claim(groups):
     """
     chosen = {}
     for command, runs in groups.items():
-        options, scores = runs[0][1], [metrics["test_accuracy"] for _, _, metrics in runs]
+        options, scores = runs[0][1], [metrics["test/accuracy"] for _, _, metrics in runs]
         chosen[options["model"]] = (options, statistics.median(scores), runs[0][2], command)
     missing = {"hybrid", "cnn"} - set(chosen)
     if missing:

@@ -20,7 +20,7 @@ TEXTS = ["a smiling face", "flag", "fruit", "an animal with four legs"]
 
 def main(images, captions, minutes="3"):
     metrics = train(ClipOptions(out=str(OUT / "run"), data=images, captions=captions, minutes=float(minutes)))
-    print(f"recall@5 of {metrics['gallery']:.0f} pairs: {metrics['image_to_text_recall@5']:.1%}")
+    print(f"recall@5 of {metrics['test/pairs']:.0f} pairs: {metrics['test/image_to_text_recall@5']:.1%}")
 
     run = RunFolder(OUT / "run")
     model, tokenizer = run.load_model(), SentencePieceTokenizer.load(run.tokenizer_path)

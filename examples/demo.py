@@ -17,7 +17,7 @@ from rich.table import Table
 from keras_attention.errors import UsageError
 from keras_attention.export import export_onnx, export_saved_model
 from keras_attention.generation import Translator, greedy, greedy_uncached
-from keras_attention.training.translation.options import TrainOptions
+from keras_attention.training.translation.options import TranslationOptions
 from keras_attention.training.translation.phrases import phrase_pairs
 from keras_attention.training.translation.scoring import score
 from keras_attention.training.translation.task import train
@@ -50,8 +50,8 @@ def main(argv=None):
 
 
 def demo_options(out, *, steps=STEPS, seed=0, **others):
-    """The `TrainOptions` of the demo's task; `others` are further options, such as `mechanism`."""
-    return TrainOptions(
+    """The `TranslationOptions` of the demo's task; `others` are further options, such as `mechanism`."""
+    return TranslationOptions(
         out=str(out),
         steps=steps,
         seed=seed,

@@ -30,7 +30,7 @@ def main():
         minutes=3,
     )
     metrics = train(options)
-    print(f"{metrics['bits_per_byte']:.2f} bits per byte, {metrics['peak_memory_mb']:,.0f} MB")
+    print(f"{metrics['validation/bits_per_byte']:.2f} bits per byte, {metrics['peak_memory_mb']:,.0f} MB")
 
     model, tokenizer = RunFolder(OUT / "run").load_model(), ByteTokenizer()
     result = continue_greedily(model, tokenizer.encode_batch(["It was the "]), max_new_tokens=80)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from keras_attention.export import export_onnx, export_saved_model
 from keras_attention.generation import Translator
-from keras_attention.training.translation.options import TrainOptions
+from keras_attention.training.translation.options import TranslationOptions
 from keras_attention.training.translation.task import train
 
 OUT = Path("runs/example")
@@ -16,7 +16,7 @@ TEXTS = ["March 3, 2031", "seven hundred twelve", "5:40 PM"]
 
 
 def main():
-    options = TrainOptions(
+    options = TranslationOptions(
         out=str(OUT / "run"),
         data=sys.argv[1] if len(sys.argv) > 1 else "embedded",
         d_model=128,
@@ -25,7 +25,7 @@ def main():
         minutes=2,
     )
     metrics = train(options)
-    print(f"BLEU {metrics['BLEU']:.1f}, exact match {metrics['exact_match']:.1%}")
+    print(f"BLEU {metrics['test/bleu']:.1f}, exact match {metrics['test/exact_match']:.1%}")
 
     trained = Translator.load(OUT / "run").backend
     print(export_saved_model(trained.model, OUT / "saved_model", tokenizer=trained.tokenizer))

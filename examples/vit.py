@@ -20,7 +20,7 @@ OUT = Path("runs/example-vit")
 def main():
     data = sys.argv[1] if len(sys.argv) > 1 else "digits"
     metrics = train(VisionOptions(out=str(OUT / "run"), data=data, minutes=1))
-    print(f"test accuracy {metrics['test_accuracy']:.1%}, confusions in {OUT / 'run/confusion_matrix.png'}")
+    print(f"test accuracy {metrics['test/accuracy']:.1%}, confusions in {OUT / 'run/confusion_matrix.png'}")
 
     trained = Classifier.load(OUT / "run")
     model, task = trained.backend.model, trained.task

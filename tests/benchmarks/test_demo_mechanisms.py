@@ -7,7 +7,7 @@ import pytest
 
 from keras_attention import mechanisms
 from keras_attention.training.run.mechanism_options import stack_mechanisms
-from keras_attention.training.translation.options import TrainOptions
+from keras_attention.training.translation.options import TranslationOptions
 
 demo_mechanisms = pytest.importorskip("benchmarks.demo_mechanisms", reason="benchmarks are not part of the wheel")
 
@@ -15,7 +15,7 @@ demo_mechanisms = pytest.importorskip("benchmarks.demo_mechanisms", reason="benc
 def test_every_mechanism_that_a_sentence_allows_has_a_run():
     encoders = set()
     for differences in demo_mechanisms.RUNS.values():
-        stack_mechanisms(TrainOptions(out="x", **differences))  # its text is valid
+        stack_mechanisms(TranslationOptions(out="x", **differences))  # its text is valid
         encoders.add(differences["mechanism"].partition(":")[0])
     assert encoders == set(mechanisms.names()) - {"axial"}
 
@@ -35,8 +35,12 @@ def trainings(monkeypatch):
         config = {"options": options.as_dict(), "model": {"decoder_mechanism": "auto"}}
         (folder / "config.json").write_text(json.dumps(config))
         if code == 0:
-            scores = {"exact_match": 0.5 + len(calls) / 100, "exact_match/date": 0.25, "exact_match/time": 0.75}
-            scores |= {"loss": 0.125, "steps": 50, "parameters": 1234567, "train_seconds": 61.4}
+            scores = {
+                "test/exact_match": 0.5 + len(calls) / 100,
+                "test/exact_match/date": 0.25,
+                "test/exact_match/time": 0.75,
+            }
+            scores |= {"test/loss": 0.125, "steps": 50, "parameters": 1234567, "train_seconds": 61.4}
             (folder / "metrics.json").write_text(json.dumps(scores))
         else:
             stdout.write("the last line\n")

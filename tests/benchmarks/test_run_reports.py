@@ -9,15 +9,15 @@ from benchmarks import clip, runs, vision
 from keras_attention.training.clip.options import ClipOptions
 from keras_attention.training.vision.options import VisionOptions
 
-SCORES = {"test_top5_accuracy": 1.0, "validation_accuracy": 0.5, "epochs": 3.0, "train_seconds": 90.0, "seconds": 120.0}
-RATES = {"images_per_second": 10.0, "steps": 9.0}
+SCORES = {"test/top5_accuracy": 1.0, "validation/accuracy": 0.5, "epochs": 3.0, "train_seconds": 90.0, "seconds": 120.0}
+RATES = {"train_rate": 10.0, "steps": 9.0}
 
 
 def run(folder, accuracy, parameters=7.0, **options):
     folder.mkdir()
     given = VisionOptions(out=str(folder), **options).as_dict()
     (folder / "config.json").write_text(json.dumps({"options": given}))
-    scores = {**SCORES, **RATES, "test_accuracy": accuracy, "parameters": parameters}
+    scores = {**SCORES, **RATES, "test/accuracy": accuracy, "parameters": parameters}
     (folder / "metrics.json").write_text(json.dumps(scores))
     return folder
 
@@ -55,12 +55,12 @@ def test_commands_name_neither_the_folder_of_the_run_nor_that_of_the_data(tmp_pa
 
 
 def test_recalls_stand_beside_chance():
-    recalls = {"image_to_text_recall@1": 0.12, "image_to_text_recall@5": 0.4}
-    recalls |= {"text_to_image_recall@1": 0.04, "text_to_image_recall@5": 0.2}
-    metrics = {**SCORES, **recalls, "gallery": 50.0, "parameters": 7.0, "pairs_per_second": 3.0}
+    recalls = {"test/image_to_text_recall@1": 0.12, "test/image_to_text_recall@5": 0.4}
+    recalls |= {"test/text_to_image_recall@1": 0.04, "test/text_to_image_recall@5": 0.2}
+    metrics = {**SCORES, **recalls, "test/pairs": 50.0, "parameters": 7.0, "train_rate": 3.0}
     cells = clip.row(Path("runs/x").name, metrics)
     assert cells["text by image, @1"] == "12.0% (6x chance)" and cells["text by image, @5"] == "40.0% (4x chance)"
     assert cells["image by text, @1"] == "4.0% (2x chance)" and cells["image by text, @5"] == "20.0% (2x chance)"
     assert "zero-shot" not in cells
-    named = clip.row("x", {**metrics, "zero_shot_accuracy": 0.25, "zero_shot_classes": 12.0})
+    named = clip.row("x", {**metrics, "test/zero_shot_accuracy": 0.25, "test/zero_shot_classes": 12.0})
     assert named["zero-shot"] == "25.0% of 12 groups"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_attention.training.optimization.compiling import compile_model, dtype_policy, versions, with_loss_scaling
-from keras_attention.training.translation.options import TrainOptions
+from keras_attention.training.translation.options import TranslationOptions
 
 V = 11
 
@@ -36,7 +36,7 @@ def test_one_layer_in_float16_is_enough_for_scaling(name):
     inputs = keras.Input((None,), dtype="int32")
     hidden = keras.layers.Dense(5, dtype=name)(keras.layers.Embedding(V, 6)(inputs))
     model = keras.Model(inputs, keras.layers.Dense(V)(hidden))
-    compile_model(model, TrainOptions(out="unused", precision="float32"))
+    compile_model(model, TranslationOptions(out="unused", precision="float32"))
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer) == (name == "mixed_float16")
 
 
@@ -47,7 +47,7 @@ def test_without_scaling_they_vanish():
 
 @pytest.mark.parametrize("precision", ["float32", "mixed_float16", "mixed_bfloat16"])
 def test_compile_for_each_precision(rng, precision):
-    options = TrainOptions(out="unused", precision=precision, learning_rate=0.1, warmup=2, label_smoothing=0.2)
+    options = TranslationOptions(out="unused", precision=precision, learning_rate=0.1, warmup=2, label_smoothing=0.2)
     before = keras.config.dtype_policy().name
     with dtype_policy(precision):
         inputs = keras.Input((None,), dtype="int32")

@@ -17,7 +17,7 @@ from keras_attention.training.run.callbacks import Terminated
 from keras_attention.training.run.run_folder import RunFolder
 from keras_attention.training.run.training_state import CheckpointFolder, read_checkpoint
 from keras_attention.training.translation import task
-from keras_attention.training.translation.options import TrainOptions
+from keras_attention.training.translation.options import TranslationOptions
 
 WORDS = {"red": "rot", "green": "grün", "blue": "blau", "cat": "katze", "dog": "hund", "house": "haus", "sun": "sonne"}
 STEPS_PER_EPOCH = 11  # what the options below make of the corpus below
@@ -51,7 +51,7 @@ def options(corpus, out, **changes):
         "checkpoint_every": 4,
         "tensorboard": False,
     }
-    return TrainOptions(out=str(out), data=str(corpus), **{**tiny, **changes})
+    return TranslationOptions(out=str(out), data=str(corpus), **{**tiny, **changes})
 
 
 def arguments(chosen):
@@ -59,7 +59,7 @@ def arguments(chosen):
     given = []
     for name, value in {"out": chosen.out, **chosen.as_dict()}.items():
         flag = "--" + name.replace("_", "-")
-        default = TrainOptions.__dataclass_fields__[name].default
+        default = TranslationOptions.__dataclass_fields__[name].default
         if isinstance(value, bool):
             given += [] if value == default else [flag if value else flag.replace("--", "--no-", 1)]
         elif value is not None:
@@ -81,12 +81,13 @@ def weights(out):
 
 
 def assert_same_run(out, other):
-    """Weights to 1e-6, and every number of the history and of the scores that is no time."""
+    """Weights to 1e-6, and every number of the history and of the scores that is not the machine's."""
     for a, b in zip(weights(out), weights(other), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6, rtol=0)
 
     def timeless(record):
-        return {name: value for name, value in record.items() if "second" not in name}
+        of_the_machine = {"train_seconds", "train_rate", "seconds", "peak_memory_mb"}
+        return {name: value for name, value in record.items() if name not in of_the_machine}
 
     for a, b in zip(RunFolder(out).read_history(), RunFolder(other).read_history(), strict=True):
         assert timeless(a) == pytest.approx(timeless(b), rel=1e-6)
@@ -221,6 +222,21 @@ def test_an_average_does_not_depend_on_an_interruption(corpus, tmp_path):
         train(options(corpus, out, resume=True, **chosen))
 
 
+class Begun(keras.callbacks.Callback, Exception):
+    """Ends a run before its first step."""
+
+    def on_train_begin(self, logs=None):
+        raise self
+
+
+def begun(chosen):
+    """The model of a run that ended before its first step, with its folder written."""
+    callback = Begun()
+    with pytest.raises(Begun):
+        train(chosen, [callback])
+    return callback.model
+
+
 def test_a_callback_can_end_training_in_the_middle_of_an_epoch(corpus, tmp_path):
     stops = At(3, lambda: setattr(stops.model, "stop_training", True))
     train(options(corpus, tmp_path / "run"), [stops])
@@ -242,11 +258,8 @@ def test_a_callback_can_end_training_in_the_middle_of_an_epoch(corpus, tmp_path)
     ],
     ids=str,
 )
-def test_which_mechanism_is_used_in_which_stack(
-    corpus, tmp_path, monkeypatch, capsys, given, in_encoder, in_decoder, said
-):
-    monkeypatch.setattr(task._Run, "complete", lambda run: run.model)
-    model = train(options(corpus, tmp_path / "run", **given))
+def test_which_mechanism_is_used_in_which_stack(corpus, tmp_path, capsys, given, in_encoder, in_decoder, said):
+    model = begun(options(corpus, tmp_path / "run", **given))
     for stack, (name, attributes) in ((model.encoder_blocks, in_encoder), (model.decoder_blocks, in_decoder)):
         mechanism = stack[0].attention.mechanism
         assert mechanism.registered_name == name
@@ -257,10 +270,9 @@ def test_which_mechanism_is_used_in_which_stack(
     assert {name: stored[name] for name in given} == given
 
 
-def test_positions_and_carried_scores_reach_the_model_and_are_kept(corpus, tmp_path, monkeypatch):
+def test_positions_and_carried_scores_reach_the_model_and_are_kept(corpus, tmp_path):
     given = {"positions": "relative", "residual_attention_layers": 1, "layers": 2}
-    monkeypatch.setattr(task._Run, "complete", lambda run: run.model)
-    model = train(options(corpus, tmp_path / "run", **given))
+    model = begun(options(corpus, tmp_path / "run", **given))
     assert isinstance(model.decoder_blocks[1].attention.positions, RelativePositionBias)
     config = RunFolder(tmp_path / "run").read_config()
     assert {name: config["options"][name] for name in given} == given
@@ -295,12 +307,12 @@ def test_the_loss_falls_and_every_piece_reads_alone(commanded, corpus):
     assert [record["epoch"] for record in history] == [1, 2, 3, 4, 5, 6]
     losses = [record["loss"] for record in history]
     assert losses == sorted(losses, reverse=True) and losses[-1] < 0.6 * losses[0]
-    assert [("val_BLEU" in record) for record in history] == [False, False, True, False, False, True]
+    assert [("val_bleu" in record) for record in history] == [False, False, True, False, False, True]
     metrics = run.read_metrics()
     assert all(isinstance(value, (int, float)) for value in metrics.values())
-    for name in ("loss", "accuracy", "BLEU", "chrF", "exact_match"):
-        assert np.isfinite(metrics[name]) and np.isfinite(metrics[f"validation/{name}"])
-    assert metrics["accuracy"] > 0.5 and metrics["target_tokens_per_second"] > 0
+    for name in ("loss", "accuracy", "bleu", "chrf", "exact_match"):
+        assert np.isfinite(metrics[f"test/{name}"]) and np.isfinite(metrics[f"validation/{name}"])
+    assert metrics["test/accuracy"] > 0.5 and metrics["train_rate"] > 0
     config = run.read_config()
     assert config["options"] == chosen.as_dict()
     assert set(config["versions"]) == {"keras_attention", "keras", "tensorflow", "python"}
@@ -315,7 +327,7 @@ def test_the_loss_falls_and_every_piece_reads_alone(commanded, corpus):
     splits = task.load_corpus(chosen).splits
     answers = Translator.load(out)(splits["test"].sources)
     right = [a == b for a, b in zip(answers, splits["test"].targets)]
-    assert metrics["exact_match"] == pytest.approx(np.mean(right))
+    assert metrics["test/exact_match"] == pytest.approx(np.mean(right))
 
 
 def test_a_finished_run_says_so(commanded, capsys):
@@ -334,7 +346,7 @@ def test_more_test_sentences_of_a_finished_run_are_translated(commanded, tmp_pat
     task.main(["--out", str(run), "--resume", "--test-sentences", "2"])
     after = run.read_metrics()
     assert run.read_config()["options"]["test_sentences"] == 2
-    assert after["exact_match"] in (0, 0.5, 1) and after["exact_match"] != before["exact_match"]
+    assert after["test/exact_match"] in (0, 0.5, 1) and after["test/exact_match"] != before["test/exact_match"]
     assert after["steps"] == before["steps"] and after["validation/loss"] == pytest.approx(before["validation/loss"])
     for one, other in zip(weights, run.load_model().get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -346,7 +358,7 @@ def test_a_pair_beyond_the_budget_is_told_for_every_split(tmp_path, capsys):
     words = ["ab", "cd", "ef", "gh"]
     short = [" ".join(rng.choice(words, 5)) for _ in range(300)]
     path.write_text("".join(f"{text} {i}\t{text} {i}\n" for i, text in enumerate(short)), encoding="utf-8")
-    splits = task.load_corpus(TrainOptions(out="x", data=str(path), validation_share=0.1)).splits
+    splits = task.load_corpus(TranslationOptions(out="x", data=str(path), validation_share=0.1)).splits
     held_out = splits["validation"].sources[0]
     long = path.read_text(encoding="utf-8").replace(f"\t{held_out}\n", f"\t{held_out}{' ab' * 200}\n")
     path.write_text(long, encoding="utf-8")
@@ -443,7 +455,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(capsys, tmp_path, corpus):
     assert "mark.txt: no line has text in it; give files with sentence" in exits(["--out", out, *both], capsys)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty.tsv", "mark.txt", "one.tsv"]
     with pytest.raises(UsageError, match="--out needs the name of a folder"):
-        TrainOptions(out="")
+        TranslationOptions(out="")
 
 
 # ---- other precisions, compiled steps ----------------------------------------------------------------------------
@@ -464,14 +476,14 @@ def test_interrupted_in_half_precision_or_compiled(corpus, tmp_path, changes):
 
 def test_embedded_phrases_and_a_budget_of_time(tmp_path, capsys):
     out = tmp_path / "run"
-    share = TrainOptions(out="unused").test_share  # of a file; the phrases bring their own split
+    share = TranslationOptions(out="unused").test_share  # of a file; the phrases bring their own split
     limits = {"minutes": 1e-3, "epochs": None, "tokens_per_batch": 4096, "test_sentences": 50, "remat": True}
     chosen = options("embedded", out, phrases=300, vocab_size=300, validation_share=share, test_share=share, **limits)
     metrics = train(chosen)
     assert metrics["steps"] == 1 and metrics["epochs"] in (0, 1)  # the first step uses it up; scores come all the same
     assert metrics == RunFolder(out).read_metrics()
     assert RunFolder(out).load_model().encoder_blocks[0].remat
-    kinds = [name for name in metrics if name.startswith("exact_match/")]
+    kinds = [name for name in metrics if name.startswith("test/exact_match/")]
     assert len(kinds) >= 8
 
 

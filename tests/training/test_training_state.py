@@ -245,8 +245,12 @@ def test_an_error_before_the_run_begins_leaves_no_folder(tmp_path):
 
 def test_reading_says_what_is_missing_or_damaged(tmp_path):
     run = RunFolder(tmp_path)
-    run.write_json(run.metrics_path, {"BLEU": 31.5, "exact_match/date": 1})
-    assert run.read_metrics() == json.loads(run.metrics_path.read_text()) == {"BLEU": 31.5, "exact_match/date": 1}
+    run.write_json(run.metrics_path, {"test/bleu": 31.5, "test/exact_match/date": 1})
+    assert (
+        run.read_metrics()
+        == json.loads(run.metrics_path.read_text())
+        == {"test/bleu": 31.5, "test/exact_match/date": 1}
+    )
     with pytest.raises(UsageError, match=r"has no config.json. Expected a run folder.* restore the file from a copy"):
         run.read_config()
     run.write_json(run.config_path, {})

@@ -64,6 +64,7 @@ class ClipOptions(RunOptions):
     )
     ema: float = option(0.99, "Momentum of the moving average of the weights that is kept; 0: none.", least=0, below=1)
 
+    kind = "clip"
     default_epochs = DEFAULT_EPOCHS
 
     def __post_init__(self):

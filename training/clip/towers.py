@@ -3,7 +3,6 @@
 import keras
 
 from keras_attention import mechanisms
-from keras_attention.errors import UsageError
 from keras_attention.models import CLIP, HybridViT, SwinTransformer, TextEncoder, ViT
 
 
@@ -16,35 +15,32 @@ def build_clip(options, images, vocab_size):
         vocab_size: ids of the tokenizer.
 
     Raises:
-        UsageError: sizes that do not fit together, in the model's own words.
+        ValueError, TypeError: sizes that do not fit together, in the model's own words.
     """
     size = (images.height, images.width)
-    try:
-        given = options.mechanism
-        shared = {
-            "channels": images.channels,
-            "mechanism": mechanisms.from_text(given) if ":" in given else given,
-            "dropout_rate": options.dropout,
-            "seed": options.seed,
-            "name": "image_tower",
-        }
-        image_tower = IMAGE_TOWERS[options.model](size, options, shared)
-        text_tower = TextEncoder(
-            vocab_size,
-            d_model=options.d_model,
-            num_heads=options.heads,
-            num_layers=options.text_layers,
-            max_length=options.max_length,
-            dropout_rate=options.dropout,
-            seed=options.seed + 1000,  # the image tower's blocks have the seeds before it
-            name="text_tower",
-        )
-        model = CLIP(image_tower, text_tower, projection_dim=options.projection_dim)
-        model.build()
-        # Of one image, so that what a mechanism cannot take is an error now.
-        model.encode_image(keras.ops.zeros((1, *size, images.channels)))
-    except (ValueError, TypeError) as error:
-        raise UsageError(" ".join(str(error).split())) from error
+    given = options.mechanism
+    shared = {
+        "channels": images.channels,
+        "mechanism": mechanisms.from_text(given) if ":" in given else given,
+        "dropout_rate": options.dropout,
+        "seed": options.seed,
+        "name": "image_tower",
+    }
+    image_tower = IMAGE_TOWERS[options.model](size, options, shared)
+    text_tower = TextEncoder(
+        vocab_size,
+        d_model=options.d_model,
+        num_heads=options.heads,
+        num_layers=options.text_layers,
+        max_length=options.max_length,
+        dropout_rate=options.dropout,
+        seed=options.seed + 1000,  # the image tower's blocks have the seeds before it
+        name="text_tower",
+    )
+    model = CLIP(image_tower, text_tower, projection_dim=options.projection_dim)
+    model.build()
+    # Of one image, so that what a mechanism cannot take is an error now.
+    model.encode_image(keras.ops.zeros((1, *size, images.channels)))
     return model
 
 

@@ -58,6 +58,7 @@ class LanguageOptions(RunOptions):
     warmup: int = option(100, "Steps of warm-up; after it the rate falls with the inverse square root.", least=0)
     cooldown: int = option(0, "Steps at the end of --steps over which the rate falls to 0.", least=0)
 
+    kind = "language"
     default_epochs = DEFAULT_EPOCHS
     label_smoothing = 0.0  # bits per byte are those of the plain loss
 

@@ -55,8 +55,12 @@ def moving_average(model):
     Args:
         model: compiled model that has made at least one step.
     """
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of one that scales the loss
+    if not optimizer.use_ema:
+        yield
+        return
     before = read_variables(model.trainable_variables)
-    model.optimizer.finalize_variable_values(model.trainable_variables)
+    optimizer.finalize_variable_values(model.trainable_variables)
     try:
         yield
     finally:

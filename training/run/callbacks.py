@@ -3,7 +3,7 @@
 import signal
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 
 import keras
 import numpy as np
@@ -35,6 +35,16 @@ class Progress:
     seconds: float = 0.0
     best: dict | None = None
     history: list = field(default_factory=list)
+
+    @classmethod
+    def restored(cls, info):
+        """The progress that a checkpoint's info holds."""
+        known = {each.name for each in fields(cls)}
+        progress = cls(**{name: value for name, value in info.items() if name in known})
+        # Earlier builds wrote val_BLEU and val_chrF.
+        progress.history = [_lower_case(record) for record in progress.history]
+        progress.best = progress.best and _lower_case(progress.best)
+        return progress
 
 
 @dataclass(frozen=True)
@@ -282,6 +292,10 @@ class ResumableTraining(keras.callbacks.Callback):
         self.save(metric_values=metric_values)
         # Validation takes time, which may have used up a budget of minutes that was not spent before it.
         return last or self.budget.spent(progress)
+
+
+def _lower_case(record):
+    return {name.lower(): value for name, value in record.items()}
 
 
 def _interruption(number):

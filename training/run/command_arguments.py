@@ -1,13 +1,53 @@
-"""A dataclass of options as a typer command."""
+"""Training as a command: a dataclass of options as flags, and what is printed."""
 
+import functools
 import inspect
 from dataclasses import MISSING, fields
 from typing import Annotated, get_type_hints
 
 import typer
 
-from keras_attention.errors import shown_in_one_line
+from keras_attention.errors import UsageError, shown_in_one_line
+from keras_attention.training.run.run_folder import RunFolder, run_kind
 from keras_attention.training.run.run_options import flag_name
+
+
+def training_command(options_class, train, doc):
+    """The command that trains with options of a class, as typer takes it, and as a program of its own.
+
+    Args:
+        options_class: subclass of `RunOptions`.
+        train: function of such options that returns the content of metrics.json.
+        doc: help text of the command.
+
+    Returns:
+        `(command, main)`: for `typer.Typer.command`, and a function of the arguments, by default those of the process.
+    """
+
+    def run(given):
+        for name, value in train(given_options(options_class, given)).items():
+            print(f"{name:36} {value:,.4f}" if isinstance(value, float) else f"{name:36} {value:,}")
+
+    command = typer_command(options_class, run, doc)
+    return command, functools.partial(_run_alone, command, train.__module__)
+
+
+def given_options(options_class, given):
+    """The options of a command: those of the command line, on top of the stored ones where a run is resumed.
+
+    Raises:
+        UsageError: a value is out of range; the run to resume is of another kind.
+    """
+    if not given.get("resume"):
+        return options_class(**given)
+    folder = RunFolder(given["out"])
+    stored = folder.read_config()
+    if run_kind(stored) != options_class.kind:
+        raise UsageError(
+            f"{folder} holds a run of the kind {run_kind(stored)}, and this command trains the kind "
+            f"{options_class.kind}. Resume it with the command that started it."
+        )
+    return options_class.resumed(stored.get("options", {}), given)
 
 
 def typer_command(options_class, run, doc):
@@ -50,13 +90,8 @@ def typer_command(options_class, run, doc):
     return command
 
 
-def run_alone(command, argv, name):
-    """Run a typer command as a program of its own.
-
-    Args:
-        command: function as `typer_command` makes it.
-        argv: its arguments, or None for those of the process.
-        name: the program's name in its help.
+def _run_alone(command, name, argv=None):
+    """Run a typer command as a program of this name.
 
     Raises:
         SystemExit: 2 after a `UsageError`, whose line goes to standard error, or a wrong flag; 130 after Ctrl-C.

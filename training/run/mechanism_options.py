@@ -8,8 +8,8 @@ def stack_mechanisms(options):
     """The mechanisms of both stacks.
 
     Args:
-        options: `TrainOptions`: `mechanism` is the encoder's, and the decoder's too where it can decode token by token
-            and `decoder_mechanism` names no other.
+        options: `TranslationOptions`: `mechanism` is the encoder's, and the decoder's too where it can decode token by
+            token and `decoder_mechanism` names no other.
 
     Returns:
         `(encoder, decoder, note)`: an identifier for a model's `mechanism`; None, or another one for its

@@ -35,14 +35,25 @@ def write_atomically(path, write):
         os.close(folder)
 
 
+def run_kind(config):
+    """What a run trains, from its config.json: "translation", "image-classifier", "clip" or "language".
+
+    Runs of earlier builds do not say it; what else they hold tells them apart.
+    """
+    if "kind" in config:
+        return config["kind"]
+    marks = {"images": "image-classifier", "image_input": "clip", "tokenizer": "language"}
+    return next((kind for mark, kind in marks.items() if mark in config), "translation")
+
+
 class RunFolder:
     """One training run on disk. Every piece can be read alone.
 
-    - `config.json`: the options of the run, the model's config, the versions it was made with.
+    - `config.json`: the kind and the options of the run, the model's config, the versions it was made with.
     - `tokenizer.model`: a SentencePiece model.
     - `model.keras`: the finished model, not compiled.
     - `history.json`: a list with one record (name -> number) for each epoch.
-    - `metrics.json`: name -> number.
+    - `metrics.json`: name -> number; see `fit_in_folder`.
     - `checkpoints/`: what `--resume` needs; `logs/`: TensorBoard's files.
 
     Args:

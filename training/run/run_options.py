@@ -33,7 +33,8 @@ class RunOptions:
     """The options that every kind of run has, and what is done with options.
 
     A subclass is a frozen dataclass that adds fields made by `option`; each is a flag of its command under the same
-    name (`d_model` is `--d-model`). It sets `default_epochs` and may redeclare a field for another default or help.
+    name (`d_model` is `--d-model`). It sets `kind`, which config.json states, and `default_epochs`, and may redeclare a
+    field for another default or help.
 
     Raises:
         UsageError: a value is out of range, or two options exclude each other; the message names the flag.
@@ -55,6 +56,7 @@ class RunOptions:
     tensorboard: bool = option(True, "Write TensorBoard's files to OUT/logs.", fixed=False)
 
     default_epochs = 10
+    kind = None
 
     def __post_init__(self):
         if not self.out:

@@ -33,7 +33,7 @@ class Corpus:
 
 
 def load_corpus(options):
-    """Read the pairs that `TrainOptions` name, and print what was left out.
+    """Read the pairs that `TranslationOptions` name, and print what was left out.
 
     Raises:
         UsageError: nothing can be read; see `pairs` and `phrases`.

@@ -11,7 +11,7 @@ EMBEDDED = "embedded"
 
 
 @dataclass(frozen=True)
-class TrainOptions(RunOptions):
+class TranslationOptions(RunOptions):
     """Options of `train translation`. Every one is a flag of the command under the same name.
 
     Raises:
@@ -86,6 +86,8 @@ class TrainOptions(RunOptions):
         "auto", "sacrebleu's tokenizer; 'auto' looks at the references.", choices=BLEU_TOKENIZERS
     )
 
+    kind = "translation"
+
     def __post_init__(self):
         super().__post_init__()
         if (self.source_file is None) != (self.target_file is None):
@@ -130,3 +132,6 @@ class TrainOptions(RunOptions):
         names = {"checkpoint_every"} if self.average else set()
         # The cool-down is counted back from the last step.
         return names | ({"steps"} if self.cooldown else set())
+
+
+TrainOptions = TranslationOptions  # the older name

@@ -29,7 +29,7 @@ def score(translations, references, kinds=None, tokenize="auto"):
         tokenize: a tokenizer of sacrebleu's BLEU ("13a", "zh", "char", "intl", "none", ...), or "auto".
 
     Returns:
-        dict: "BLEU" and "chrF" from 0 to 100 (corpus level, sacrebleu's defaults), "exact_match" and
+        dict: "bleu" and "chrf" from 0 to 100 (corpus level, sacrebleu's defaults), "exact_match" and
         "exact_match/<kind>" from 0 to 1. Empty for no translations.
 
     Raises:
@@ -53,8 +53,8 @@ def score(translations, references, kinds=None, tokenize="auto"):
         tokenize = bleu_tokenizer(references)
     right = [a.strip() == b.strip() for a, b in zip(translations, references)]
     scores = {
-        "BLEU": sacrebleu.corpus_bleu(translations, [references], tokenize=tokenize).score,
-        "chrF": sacrebleu.corpus_chrf(translations, [references]).score,
+        "bleu": sacrebleu.corpus_bleu(translations, [references], tokenize=tokenize).score,
+        "chrf": sacrebleu.corpus_chrf(translations, [references]).score,
         "exact_match": sum(right) / len(right),
     }
     for kind in sorted(set(kinds or [])):

@@ -5,7 +5,6 @@ import functools
 import keras
 
 from keras_attention import mechanisms, models
-from keras_attention.errors import UsageError
 
 
 def build_model(name, settings, task, *, dropout=0.0, seed=None):
@@ -22,15 +21,12 @@ def build_model(name, settings, task, *, dropout=0.0, seed=None):
         `keras.Model` from normalised images float32 [B, H, W, C] to logits float32 [B, N].
 
     Raises:
-        UsageError: sizes that do not fit together, in the model's own words.
+        ValueError, TypeError: sizes that do not fit together, in the model's own words.
     """
     shape = (task.height, task.width, task.channels)
-    try:
-        model = BUILDERS[name](shape, len(task.labels), settings, dropout, seed)
-        # Of one image, so that what a mechanism cannot take is an error now.
-        model(keras.ops.zeros((1, *shape)))
-    except (ValueError, TypeError) as error:
-        raise UsageError(" ".join(str(error).split())) from error
+    model = BUILDERS[name](shape, len(task.labels), settings, dropout, seed)
+    # Of one image, so that what a mechanism cannot take is an error now.
+    model(keras.ops.zeros((1, *shape)))
     return model
 
 

@@ -84,6 +84,8 @@ class VisionOptions(RunOptions):
     label_smoothing: float = option(0.1, "Mass of the target distribution spread over the classes.", least=0, below=1)
     ema: float = option(0.99, "Momentum of the moving average of the weights that is kept; 0: none.", least=0, below=1)
 
+    kind = "image-classifier"
+
     def __post_init__(self):
         super().__post_init__()
         if self.augment is not None:

@@ -5,14 +5,18 @@
 and the same from Python: `train(VisionOptions(out="runs/digits"))`.
 """
 
+from dataclasses import dataclass
+
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_attention.training.run.averaged_run import AveragedRun, AveragedValidation
-from keras_attention.training.run.command_arguments import run_alone, typer_command
-from keras_attention.training.run.model_run import given_options, print_metrics, run_in_folder
+from keras_attention.training.optimization.averaged_adamw import averaged_adamw
+from keras_attention.training.run.command_arguments import training_command
+from keras_attention.training.run.fitting import fit_in_folder
 from keras_attention.training.run.run_folder import write_atomically
+from keras_attention.training.run.task import Task, TaskData
+from keras_attention.training.run.validation import Validation
 from keras_attention.training.vision.augmentation import Augmentation, parse
 from keras_attention.training.vision.classifiers import build_model
 from keras_attention.training.vision.confusion import confusion_matrix, draw_confusion
@@ -26,71 +30,82 @@ VALIDATION_STEPS = 100
 
 
 def train(options, *, callbacks=()):
-    """Train a classifier of images and leave it in a run folder.
+    """Train a classifier of images and leave it in a run folder; see `fit_in_folder`.
 
-    The model with the best accuracy on the validation images is kept (of equals the one with the lower loss); the test
-    images are looked at once, after that. With equal options and data the weights are the same in every run on one
-    machine, however often a run was interrupted and resumed; under a limit of minutes the number of steps varies.
-
-    Beside what every run folder holds there are confusion_matrix.png and confusion_matrix.json of the test images, and
-    under "images" in config.json the `ImageTask`: labels, size, channels, mean and deviation.
+    The model with the best accuracy on the validation images is kept (ties go to the lower loss); the test images are
+    looked at once, after that. Beside what every run folder holds there are confusion_matrix.png and
+    confusion_matrix.json of the test images, and under "images" in config.json the `ImageTask`: labels, size, channels,
+    mean and deviation.
 
     Args:
         options: `VisionOptions`.
         callbacks: more Keras callbacks for `model.fit`.
 
     Returns:
-        dict, the content of metrics.json: "test_accuracy", "test_top5_accuracy", "test_loss" (without label
-        smoothing), the same for "validation_", "train_seconds" (training steps alone), "images_per_second" (in that
-        time), "seconds" (with validation and checkpoints), "steps", "epochs" (whole ones), "parameters".
+        dict, the content of metrics.json: "test/accuracy", "test/top5_accuracy", "test/loss" (without label smoothing),
+        the same under "validation/", and what `fit_in_folder` says of the run; "train_rate" counts images.
 
     Raises:
-        UsageError: bad options or data, a folder that is taken, a run that cannot be resumed.
-        KeyboardInterrupt: Ctrl-C; the state is saved.
+        UsageError, KeyboardInterrupt: see `fit_in_folder`.
 
     Example:
-        >>> train(VisionOptions(out="runs/digits", epochs=1))["test_accuracy"]
+        >>> train(VisionOptions(out="runs/digits", epochs=1))["test/accuracy"]
     """
-    return run_in_folder(options, lambda folder, state: VisionRun(options, folder, state, callbacks))
+    return fit_in_folder(VisionTask(options), callbacks=callbacks)
 
 
-class VisionRun(AveragedRun):
-    """A run that trains a classifier of images."""
+@dataclass(frozen=True, kw_only=True)
+class VisionData(TaskData):
+    """Labelled images: split -> `LabelledImages`, the `ImageTask`, and what `VisionOptions.chosen` chose."""
 
-    counted, rate_name = "images", "images_per_second"
+    splits: dict
+    task: object
+    settings: dict
 
-    def load_data(self, state):
+
+class VisionTask(Task):
+    """A classifier of images."""
+
+    counted = "images"
+
+    def read(self, folder):
         options = self.options
         source = read_source(options.data, options.image_size)
         for note in source.notes:
             print(f"note: {note}", flush=True)
         if source.test is not None:
             options.refuse_given(("test_share",), "the data bring their own test images")
-        self.data = split_images(source, validation=options.validation_share, test=options.test_share)
-        task = self.data.task
-        self.settings = options.chosen(size=max(task.height, task.width), folder=source.of_files)
-        splits = self.data.splits
-        counts = ", ".join(f"{split} {len(splits[split])}" for split in SPLITS)
-        print(f"{self.data.origin}: {counts} images of {task.height} x {task.width} x {task.channels}", flush=True)
-        self.batches = ImageBatches(
-            splits["train"],
-            task,
-            batch_size=options.batch_size,
+        images = split_images(source, validation=options.validation_share, test=options.test_share)
+        task, splits = images.task, images.splits
+        settings = options.chosen(size=max(task.height, task.width), folder=source.of_files)
+        sizes = {split: len(splits[split]) for split in SPLITS}
+        counts = ", ".join(f"{split} {count}" for split, count in sizes.items())
+        print(f"{images.origin}: {counts} images of {task.height} x {task.width} x {task.channels}", flush=True)
+        augmentation = Augmentation(
+            parse(settings["augment"]),
+            height=task.height,
+            width=task.width,
+            channels=task.channels,
+            fill=border(splits["train"].images),
             seed=options.seed,
-            augmentation=Augmentation(
-                parse(self.settings["augment"]),
-                height=task.height,
-                width=task.width,
-                channels=task.channels,
-                fill=border(splits["train"].images),
-                seed=options.seed,
-            ),
         )
-        return self.data.fingerprint()
+        return VisionData(
+            batches=ImageBatches(
+                splits["train"], task, batch_size=options.batch_size, seed=options.seed, augmentation=augmentation
+            ),
+            fingerprint=images.fingerprint(),
+            origin=images.origin,
+            sizes=sizes,
+            config={"images": task.as_dict(), "chosen": settings},
+            peak_learning_rate=settings["learning_rate"],
+            splits=splits,
+            task=task,
+            settings=settings,
+        )
 
-    def make_model(self):
-        options, count = self.options, len(self.data.task.labels)
-        model = build_model(options.model, self.settings, self.data.task, dropout=options.dropout, seed=options.seed)
+    def build(self, data):
+        options, count = self.options, len(data.task.labels)
+        model = build_model(options.model, data.settings, data.task, dropout=options.dropout, seed=options.seed)
         smoothing = {"from_logits": True, "label_smoothing": options.label_smoothing}
         metrics = [
             # Under this name it takes the place of Keras' own, which cannot be restored in the middle of an epoch.
@@ -98,62 +113,38 @@ class VisionRun(AveragedRun):
             keras.metrics.CategoricalAccuracy(name="accuracy"),
             keras.metrics.TopKCategoricalAccuracy(min(5, count), name="top5_accuracy"),
         ]
-        optimizer = self.make_optimizer(model)
         model.compile(
-            optimizer,
+            averaged_adamw(model, options),
             loss=keras.losses.CategoricalCrossentropy(**smoothing),
             metrics=metrics,
             # Said explicitly: left alone, Keras compiles on its own where there is a GPU.
             jit_compile=options.jit_compile,
         )
-        # Before anything is restored, the optimizer's variables must exist.
-        optimizer.build(model.trainable_variables)
         return model, metrics
 
-    @property
-    def learning_rate(self):
-        return self.settings["learning_rate"]
+    def validation(self, data, model, best_path):
+        images = evaluation_dataset(data.splits["validation"], data.task)
+        every = self.options.validate_every or max(1, round(VALIDATION_STEPS / len(data.batches)))
 
-    def make_validation(self):
-        batches = evaluation_dataset(self.data.splits["validation"], self.data.task)
-        return AveragedValidation(
-            self.model,
-            self.folder.checkpoints_path / "best.npz",
-            None if batches is None else lambda: self.model.evaluate(batches, verbose=0, return_dict=True),
-            "accuracy",
-            every=self.options.validate_every or max(1, round(VALIDATION_STEPS / self.steps_per_epoch())),
-        )
+        def measure(epoch, last):
+            if images is None or not (last or epoch % every == 0):
+                return {}
+            return model.evaluate(images, verbose=0, return_dict=True)
 
-    def described(self):
-        counts = {split: len(self.data.splits[split]) for split in SPLITS}
-        return {
-            "data": {"origin": self.data.origin, **counts},
-            "images": self.data.task.as_dict(),
-            "chosen": self.settings,
-        }
+        return Validation(model, best_path, measure, "accuracy")
 
-    def scores(self):
-        found = {}
+    def score(self, data, model, folder, kept):
+        scores = {}
         for split in ("validation", "test"):
-            part = self.data.splits[split]
-            if not len(part):
-                continue
-            logits = self.model.predict(evaluation_dataset(part, self.data.task), verbose=0)
-            found |= {f"{split}_{name}": value for name, value in measured(logits, part.labels).items()}
-            if split == "test":
-                self.confusion = confusion_matrix(part.labels, logits.argmax(axis=1), logits.shape[1])
-        return found
-
-    def write_results(self):
-        if not len(self.data.splits["test"]):
-            return
-        labels = self.data.task.labels
-        self.folder.write_json(
-            self.folder.path / "confusion_matrix.json", {"labels": labels, "counts": self.confusion.tolist()}
-        )
-        write_atomically(
-            self.folder.path / "confusion_matrix.png", lambda path: draw_confusion(self.confusion, labels, path)
-        )
+            part = data.splits[split]
+            if len(part):
+                logits = model.predict(evaluation_dataset(part, data.task), verbose=0)
+                scores[split] = measured(logits, part.labels)
+        if "test" in scores:
+            labels, counts = data.task.labels, confusion_matrix(part.labels, logits.argmax(axis=1), logits.shape[1])
+            folder.write_json(folder.path / "confusion_matrix.json", {"labels": labels, "counts": counts.tolist()})
+            write_atomically(folder.path / "confusion_matrix.png", lambda path: draw_confusion(counts, labels, path))
+        return scores
 
 
 def measured(logits, labels):
@@ -175,17 +166,8 @@ def measured(logits, labels):
     }
 
 
-def _run_command(given):
-    print_metrics(train(given_options(VisionOptions, given)))
-
-
-command = typer_command(
+command, main = training_command(
     VisionOptions,
-    _run_command,
+    train,
     "Train a classifier of images with model.fit and write a run folder: model, config, history, metrics, pictures.",
 )
-
-
-def main(argv=None):
-    """`python -m keras_attention.training.vision`; `argv` is that of the process by default."""
-    run_alone(command, argv, "keras_attention.training.vision.task")
