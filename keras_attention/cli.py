@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from keras_attention.errors import shown_in_one_line
+from keras_attention.console import run_app
 
 
 def build_app():
@@ -28,12 +28,8 @@ def build_app():
 
 def main(argv=None):
     """Runs one command and ends the process: 0, or 2 with one line on standard error for bad input, 130 for Ctrl-C."""
-    try:
-        with shown_in_one_line("keras-attention"):
-            build_app()(args=argv)
-    except KeyboardInterrupt:
-        print("keras-attention: interrupted", file=sys.stderr)
-        sys.exit(130)
+    run_app(build_app, argv, "keras-attention")
+    sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@ import importlib
 import sys
 
 
-def lazy_names(package, **modules):
+def lazy_names(package, *submodules, **modules):
     """`__getattr__` and `__dir__` (PEP 562) of a package whose names live in modules that are imported on first use.
 
     Args:
         package: `__name__` of the package.
+        *submodules: names of its own modules and packages, which are imported on first use themselves.
         **modules: name -> the full name of the module that holds it.
 
     Returns:
@@ -19,6 +20,8 @@ def lazy_names(package, **modules):
     """
 
     def __getattr__(name):
+        if name in submodules:
+            return importlib.import_module(f"{package}.{name}")
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(modules[name]), name)
@@ -26,6 +29,6 @@ def lazy_names(package, **modules):
         return value
 
     def __dir__():
-        return sorted({*vars(sys.modules[package]), *modules})
+        return sorted({*vars(sys.modules[package]), *submodules, *modules})
 
     return __getattr__, __dir__

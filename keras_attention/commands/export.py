@@ -53,46 +53,20 @@ def onnx(
 
 
 def load(run):
-    """`(model, known)` of a run folder or a .keras file.
-
-    Returns:
-        The model, and what the exports need to know beside it: `tokenizer` of a translator, `images` of a classifier of
-        images (its `ImageTask`), both of a CLIP (its `ImageInput`), nothing of a language model or a .keras file.
+    """`(model, known)` of a run folder or a .keras file: the model, and what the exports need to know beside it.
 
     Raises:
-        UsageError: nothing there, or a piece is missing or damaged.
+        UsageError: nothing there, it is an export already, or a piece is missing or damaged.
     """
-    if run.suffix == ".keras" and not run.is_dir():
-        import keras
+    from keras_attention.inference.folders import find_model
+    from keras_attention.inference.keras_models import load_keras_model, load_run
 
-        import keras_attention.models  # noqa: F401  registers the classes that the file names
-
-        if not run.exists():
-            raise UsageError(f"{run} does not exist: give a run folder or the file of a Keras model")
-        try:
-            return keras.saving.load_model(run, compile=False), {}
-        except Exception as error:
-            # Keras lets the errors of zip, HDF5 and JSON through: all mean the same here.
-            reason = " ".join(str(error).split())[:200]
-            raise UsageError(f"{run} is no complete Keras model ({reason}): save it again") from error
-    from keras_attention.images import ImageInput
-    from keras_attention.inference import classifier as images
-    from keras_attention.inference.run_backend import RunBackend
-    from keras_attention.text import SentencePieceTokenizer
-    from keras_attention.training.run.run_folder import RunFolder
-
-    if not run.is_dir():
-        raise UsageError(f"{run} is no folder: give a run folder of keras-attention train, or FILE.keras")
-    folder = RunFolder(run)
-    config = folder.read_config() if folder.config_path.exists() else {}
-    if "image_input" in config:
-        pixels = ImageInput.from_dict(config["image_input"], folder.config_path)
-        texts = SentencePieceTokenizer.load(folder.require(folder.tokenizer_path))
-        return folder.load_model(), {"tokenizer": texts, "images": pixels}
-    if "images" in config:
-        classifier = images.RunBackend(run)
-        return classifier.model, {"images": classifier.task}
-    if "tokenizer" in config:  # bytes, of which there is no file
-        return folder.load_model(), {}
-    translator = RunBackend(run)
-    return translator.model, {"tokenizer": translator.tokenizer}
+    found = find_model(run, None)
+    if found.layout == "keras":
+        return load_keras_model(found.path), {}
+    if found.layout != "run":
+        raise UsageError(f"{run} is an export already. Give a run folder of keras-attention train, or FILE.keras.")
+    loaded = load_run(found)
+    known = {"tokenizer": loaded.tokenizer, "images": loaded.images}
+    # An export of a language model takes ids: bytes have no tokenizer's file.
+    return loaded.model, {name: x for name, x in known.items() if x is not None and loaded.kind != "language"}

@@ -17,7 +17,8 @@ def array_beam_search(
         reorder: function `(state, parents int32 [B * beams]) -> state`; called after a step that moved a hypothesis.
         state: whatever `step` takes, with B * beams rows: each row of the batch `beams` times.
         start_tokens: int32 `[B]`.
-        beams, end_id, pad_id, length_penalty, forbidden: as in `beam_search`.
+        beams, pad_id, length_penalty, forbidden: as in `beam_search`.
+        end_id: the token that ends a hypothesis, or several of them, any of which does.
         max_new_tokens: int32 `[B]`, the most tokens of each row.
 
     Returns:
@@ -55,7 +56,7 @@ def array_beam_search(
         histories = np.take_along_axis(tokens, parents[:, :, None], axis=1)
         histories[:, :, position] = new_tokens
 
-        complete = (new_tokens == end_id) | (position + 1 >= limits)
+        complete = np.isin(new_tokens, end_id) | (position + 1 >= limits)
         lengths = np.repeat([[position, position + 1]], beams, axis=1).repeat(batch, axis=0)
         scores = np.concatenate([ended["scores"], stuck_scores, np.where(complete, new_scores, -math.inf)], axis=1)
         ended = _kept(

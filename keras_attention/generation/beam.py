@@ -61,8 +61,8 @@ def beam_search(
         end_id: the token that ends a hypothesis; a number that the model never gives, such as -1, to run to the limit.
         pad_id: what fills the result after a hypothesis' end.
         max_new_tokens: the most tokens to generate, the end token included: an int, or integers `[B]`, one limit a row.
-        length_penalty: the exponent. 0 compares plain sums and so favours short answers, 0.6 is a usual choice for
-            translation, a larger one favours longer answers.
+        length_penalty: the exponent, a number or a float32 scalar tensor. 0 compares plain sums and so favours short
+            answers, 0.6 is a usual choice for translation, a larger one favours longer answers.
         forbidden: ids that are never generated, such as those of padding and of the begin of a sentence; they have
             no part in the probabilities.
         buffer_length: a bound for `max_new_tokens`, for a graph that takes them as a tensor and needs a static width.
@@ -84,8 +84,9 @@ def beam_search(
     beams = whole_number("beams", beams, least=1)
     pad_id = whole_number("pad_id", pad_id, least=0)
     forbidden = token_ids("forbidden", forbidden)
-    alpha = float(length_penalty)
-    if not math.isfinite(alpha):
+    alpha = length_penalty
+    # One graph can serve all penalties: there it is a tensor.
+    if not tf.is_tensor(alpha) and not math.isfinite(alpha := float(alpha)):
         raise ValueError(f"length_penalty must be a finite number. Got {length_penalty!r}.")
 
     batch = start_tokens.shape[0] if start_tokens.shape[0] is not None else tf.shape(start_tokens)[0]

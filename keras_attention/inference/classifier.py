@@ -1,16 +1,15 @@
 """Classify images with whatever holds a trained model."""
 
-import json
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_attention.errors import UsageError
+from keras_attention.errors import UsageError, reason_of
+from keras_attention.files import read_json
 from keras_attention.generation.arguments import whole_number
 from keras_attention.images.files import read_image
 from keras_attention.images.task import ImageTask
-from keras_attention.inference.folder_files import read_json_object, require_files, unreadable
+from keras_attention.inference.folders import find_model
 
 
 class Classification(NamedTuple):
@@ -58,9 +57,10 @@ class Classifier:
             batch_size: see the class.
 
         Raises:
-            UsageError: there is no such folder, it is none of these, or one of its files is missing or damaged.
+            UsageError: there is no such folder, it is none of these, it holds another kind of model, one of its files
+                is missing or damaged, or they do not fit together.
         """
-        return cls(_backend_class(Path(path))(Path(path)), batch_size=batch_size)
+        return cls(_backend(find_model(path, "image-classifier")), batch_size=batch_size)
 
     def read(self, path):
         """An image file as an array uint8 [h, w, channels] with the channels of the task; see `read_image`."""
@@ -76,12 +76,15 @@ class Classifier:
             list of `Classification`, one for each image.
 
         Raises:
-            UsageError: a file that cannot be read, or an array of another dtype or number of channels.
+            UsageError: a file that cannot be read, an array of another dtype or number of channels, or a model whose
+                answers are NaN.
         """
         answers = []
         for start in range(0, len(images), self.batch_size):
             batch = [self._checked(image) for image in images[start : start + self.batch_size]]
             for probabilities in self.backend.probabilities(self.task.pixels(batch)):
+                if np.isnan(probabilities).any():
+                    raise UsageError("The model's answers are NaN: its weights are damaged. Train it again.")
                 best = int(np.argmax(probabilities))
                 answers.append(Classification(self.task.labels[best], float(probabilities[best]), probabilities))
         return answers
@@ -100,46 +103,44 @@ class Classifier:
 class RunBackend:
     """The model of a run folder."""
 
-    files = ("config.json", "model.keras")
+    def __init__(self, found):
+        import tensorflow as tf
 
-    def __init__(self, folder):
-        import keras
+        from keras_attention.inference.keras_models import load_run
 
-        import keras_attention.models  # noqa: F401  registers the classes that the file names
-
-        require_files(folder, self.files, "a run folder", "let the training finish (--resume), or restore the file")
-        config = read_json_object(folder / "config.json")
-        self.task = ImageTask.from_dict(config.get("images"), folder / "config.json")
+        run = load_run(found)
+        self.model, self.task = run.model, run.images
+        spec = tf.TensorSpec([None, self.task.height, self.task.width, self.task.channels], tf.float32)
+        function = tf.function(lambda images: tf.cast(self.model(images, training=False), tf.float32), autograph=False)
         try:
-            self.model = keras.saving.load_model(folder / "model.keras", compile=False)
+            self._logits = function.get_concrete_function(spec)
         except Exception as error:
-            # Keras lets the errors of zip, HDF5 and JSON through, and its own: all mean the same here.
-            raise unreadable(folder / "model.keras", error) from error
+            # A layer that such an image does not fit raises whatever it does.
+            raise UsageError(
+                f"{found.path} describes images of {self.task.height} x {self.task.width} x {self.task.channels}, "
+                f"which its model does not take ({reason_of(error)}). Restore config.json and model.keras of one run."
+            ) from error
+        _check_labels(self.task, self._logits.structured_outputs.shape, found.path)
 
     def probabilities(self, pixels):
         """float32 [B, N] of pixels uint8 [B, H, W, C]."""
-        return _softmax(np.asarray(self.model(self.task.normalised(pixels), training=False), np.float32))
+        import tensorflow as tf
+
+        return _softmax(self._logits(tf.constant(self.task.normalised(pixels))).numpy())
 
 
 class SavedModelBackend:
     """A SavedModel with the signature `classify`, as `export_saved_model(..., images=task)` writes it."""
 
-    files = ("saved_model.pb", "variables/variables.index", "assets.extra/export.json")
+    def __init__(self, found):
+        from keras_attention.inference.saved_model import SavedModel
 
-    def __init__(self, folder):
-        import tensorflow as tf
-
-        from keras_attention.inference.saved_model_backend import newest_version
-
-        folder = newest_version(folder) or folder
-        require_files(folder, self.files, "a SavedModel")
-        self.task = _exported_task(folder / "assets.extra" / "export.json")
-        try:
-            self._model = tf.saved_model.load(str(folder))
-            self._classify = self._model.signatures["classify"]
-        except Exception as error:
-            # Damage anywhere in the files surfaces as whatever read them: protobuf, the variables' reader, the graph.
-            raise unreadable(folder, error) from error
+        saved = SavedModel(found, "image-classifier")
+        self._classify = saved.signature("classify", "image-classifier")
+        self._saved = saved  # which keeps the variables alive
+        found.require_files("assets.extra/export.json")
+        self.task = _exported_task(saved.options, found.path / "assets.extra" / "export.json")
+        _check_labels(self.task, self._classify.structured_outputs["probabilities"].shape, found.path)
 
     def probabilities(self, pixels):
         """float32 [B, N] of pixels uint8 [B, H, W, C]."""
@@ -151,64 +152,52 @@ class SavedModelBackend:
 class OnnxBackend:
     """model.onnx with `pixel_values` and `logits`, as `export_onnx(..., images=task)` writes it."""
 
-    files = ("model.onnx", "export.json")
+    def __init__(self, found):
+        from keras_attention.inference.onnx_session import OnnxSession
 
-    def __init__(self, folder):
-        require_files(folder, self.files, "an ONNX folder")
-        self.task = _exported_task(folder / "export.json")
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise UsageError(
-                f"An ONNX folder needs onnxruntime, which cannot be imported ({error}): "
-                "pip install 'keras-attention[onnx]'."
-            ) from None
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # errors: they are raised as well
-        wanted = ("CUDAExecutionProvider", "CPUExecutionProvider")
-        providers = [name for name in wanted if name in onnxruntime.get_available_providers()]
-        try:
-            self._session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options, providers=providers)
-        except Exception as error:
-            # onnxruntime has a class for each kind of damage and no common one.
-            raise unreadable(folder / "model.onnx", error) from error
+        found.require_files("model.onnx", "export.json")
+        path = found.path / "export.json"
+        self.task = _exported_task(read_json(path, cure="Export the model again.").get("options"), path)
+        self._graph = OnnxSession(found.path / "model.onnx")
+        _check_labels(self.task, self._graph.outputs.get("logits", ()), found.path)
 
     def probabilities(self, pixels):
         """float32 [B, N] of pixels uint8 [B, H, W, C]."""
         values = self.task.normalised(pixels).transpose(0, 3, 1, 2)
         values = np.ascontiguousarray(np.broadcast_to(values, (len(values), 3, *values.shape[2:])))
-        return _softmax(self._session.run(["logits"], {"pixel_values": values})[0])
+        return _softmax(self._graph({"pixel_values": values})["logits"])
 
 
-def _exported_task(path):
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))["options"]["images"]
-    except (ValueError, KeyError, TypeError):
+_BACKENDS = {"run": RunBackend, "saved_model": SavedModelBackend, "onnx": OnnxBackend}
+
+
+def _backend(found):
+    """The backend for what is in a place."""
+    found.require("image-classifier")
+    if found.layout == "keras":
         raise UsageError(
-            f"{path} does not describe a classifier of images. Export a run of `keras-attention train vit`."
-        ) from None
-    return ImageTask.from_dict(stored, path)
+            f"{found.path} is a model without the names of its classes. Give the run folder or an export, which hold "
+            "both."
+        )
+    return _BACKENDS[found.layout](found)
+
+
+def _exported_task(options, path):
+    if not isinstance(options, dict) or not isinstance(options.get("images"), dict):
+        raise UsageError(f"{path} does not describe an image classifier. Export a run of `keras-attention train vit`.")
+    return ImageTask.from_dict(options["images"], path)
+
+
+def _check_labels(task, shape, path):
+    """Raises where a model gives another number of logits than there are labels."""
+    shape = tuple(shape)
+    if len(shape) != 2 or shape[1] != len(task.labels):
+        raise UsageError(
+            f"{path} names {len(task.labels)} labels for a model whose output has the shape {shape}: one logit for "
+            "each label is expected. Restore the labels of this model."
+        )
 
 
 def _softmax(logits):
     exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
     return exponentials / exponentials.sum(axis=1, keepdims=True)
-
-
-def _backend_class(folder):
-    """The backend for a folder, by the names in it."""
-    if not folder.exists():
-        raise UsageError(f"{folder} does not exist. Give a run folder, a SavedModel or an ONNX folder.")
-    if not folder.is_dir():
-        raise UsageError(f"{folder} is a file. Give the folder: a run folder, a SavedModel or an ONNX folder.")
-    names = {entry.name for entry in folder.iterdir()}
-    if names & {"saved_model.pb", "variables"} or any(name.isdecimal() for name in names):
-        return SavedModelBackend
-    if "model.onnx" in names:
-        return OnnxBackend
-    if names & {"config.json", "model.keras"}:
-        return RunBackend
-    raise UsageError(
-        f"{folder} holds no classifier of images. Expected a run folder ({', '.join(RunBackend.files)}), a SavedModel "
-        f"(saved_model.pb, or integer versions of it) or an ONNX folder ({', '.join(OnnxBackend.files)})."
-    )

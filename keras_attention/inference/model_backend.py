@@ -1,5 +1,7 @@
 """Translation by a Keras model and its tokenizer."""
 
+from collections import OrderedDict
+
 import tensorflow as tf
 
 from keras_attention.generation.arguments import check_penalty
@@ -8,6 +10,8 @@ from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.generation.limits import answer_limits
 from keras_attention.inference.source_ids import source_ids
 from keras_attention.text.special_ids import PAD_ID
+
+_KEPT_GRAPHS = 4  # widths of the search; each graph takes some 18 MB
 
 
 class ModelBackend:
@@ -19,12 +23,14 @@ class ModelBackend:
 
     Attributes:
         model, tokenizer: as given.
+        max_length: of the model.
     """
 
     def __init__(self, model, tokenizer):
         self.model = model
         self.tokenizer = tokenizer
-        self._functions = {}
+        self.max_length = model.max_length
+        self._functions = OrderedDict()
 
     def translate(self, texts, *, beams=None, length_penalty=None):
         """The translations of one batch of texts, a list of `str`.
@@ -36,23 +42,26 @@ class ModelBackend:
         """
         beams = beams or 1
         check_penalty(beams, length_penalty)
-        length_penalty = 0.6 if length_penalty is None else length_penalty
-        source = source_ids(self.tokenizer, texts, self.model.max_length)
-        tokens = self._function(beams, length_penalty)(tf.constant(source))
+        penalty = tf.constant(0.6 if length_penalty is None else length_penalty, tf.float32)
+        source = source_ids(self.tokenizer, texts, self.max_length)
+        tokens = self._function(beams)(tf.constant(source), penalty)
         return self.tokenizer.decode(tokens.numpy())
 
-    def _function(self, beams, length_penalty):
-        """One graph for every batch, whatever its lengths; made once for each way to search."""
-        key = (beams, length_penalty)
-        if key not in self._functions:
+    def _function(self, beams):
+        """One graph for every batch, whatever its lengths and its penalty; those of the last few widths are kept."""
+        if beams not in self._functions:
             model = self.model
+            specs = [tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.float32)]
 
-            @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None], tf.int32)])
-            def answer(source):
+            @tf.function(autograph=False, input_signature=specs)
+            def answer(source, penalty):
                 lengths = tf.reduce_sum(tf.cast(source != PAD_ID, tf.int32), axis=1)
                 limits = answer_limits(lengths, model.max_length)
                 state = decoding_state(model, source, model.max_length)
-                return best_answer(model, state, limits=limits, beams=beams, length_penalty=length_penalty).tokens
+                return best_answer(model, state, limits=limits, beams=beams, length_penalty=penalty).tokens
 
-            self._functions[key] = answer
-        return self._functions[key]
+            self._functions[beams] = answer
+            if len(self._functions) > _KEPT_GRAPHS:
+                self._functions.popitem(last=False)
+        self._functions.move_to_end(beams)
+        return self._functions[beams]

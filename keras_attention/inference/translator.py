@@ -1,10 +1,25 @@
 """Translate texts with whatever holds a trained model."""
 
-from pathlib import Path
+from typing import NamedTuple
 
 from keras_attention.errors import UsageError
 from keras_attention.generation.arguments import whole_number
+from keras_attention.inference.folders import find_model
 from keras_attention.text.well_formed import well_formed
+
+
+class Truncation(NamedTuple):
+    """A text that was longer than the model reads.
+
+    Attributes:
+        index: its place in the list of texts.
+        tokens: how many it has, begin and end of sentence included.
+        kept: how many of them were read.
+    """
+
+    index: int
+    tokens: int
+    kept: int
 
 
 class Translator:
@@ -20,6 +35,9 @@ class Translator:
 
     Attributes:
         backend: as given; that of a run folder has `model` and `tokenizer`.
+        truncated: list of `Truncation`, the texts of the last call that lost their end because they are longer than the
+            model's `max_length`. Empty for a SavedModel that was exported without its tokenizer's file, which cannot
+            be asked.
 
     Example:
         >>> translator = Translator.load("runs/demo/run")
@@ -30,6 +48,7 @@ class Translator:
     def __init__(self, backend, *, batch_size=32):
         self.backend = backend
         self.batch_size = whole_number("batch_size", batch_size, least=1)
+        self.truncated = []
 
     @classmethod
     def load(cls, path, *, batch_size=32):
@@ -42,9 +61,10 @@ class Translator:
             batch_size: see the class.
 
         Raises:
-            UsageError: there is no such folder, it is none of these, or one of its files is missing or damaged.
+            UsageError: there is no such folder, it is none of these, it holds another kind of model, or one of its
+                files is missing or damaged.
         """
-        return cls(_backend_class(Path(path))(Path(path)), batch_size=batch_size)
+        return cls(_backend(find_model(path, "translation")), batch_size=batch_size)
 
     @property
     def model(self):
@@ -56,7 +76,7 @@ class Translator:
 
         Args:
             texts: list of `str`, in any number and of any length; a text that is longer than the model's `max_length`
-                loses its end.
+                loses its end, and is noted in `truncated`.
             beams: width of the search. By default 1 (greedy) for a run folder, and the exported one for an export; that
                 of a SavedModel cannot be changed.
             length_penalty: of a beam search, see `keras_attention.generation.beam_search`; 0.6 by default, and the
@@ -74,14 +94,25 @@ class Translator:
         texts = _list_of_texts(texts)
         if beams is not None:
             beams = whole_number("beams", beams, least=1)
+        self.truncated = []
         translations = [""] * len(texts)
         waiting = sorted((i for i, text in enumerate(texts) if text.strip()), key=lambda i: len(texts[i]))
         for begin in range(0, len(waiting), self.batch_size):
             batch = waiting[begin : begin + self.batch_size]
+            self._note_truncated(batch, [texts[i] for i in batch])
             answers = self.backend.translate([texts[i] for i in batch], beams=beams, length_penalty=length_penalty)
             for i, answer in zip(batch, answers, strict=True):
                 translations[i] = answer
+        self.truncated.sort()
         return translations
+
+    def _note_truncated(self, places, texts):
+        tokenizer, most = getattr(self.backend, "tokenizer", None), getattr(self.backend, "max_length", None)
+        if tokenizer is None or most is None:
+            return
+        for place, ids in zip(places, tokenizer.encode(texts), strict=True):
+            if len(ids) + 2 > most:  # begin and end of sentence
+                self.truncated.append(Truncation(place, len(ids) + 2, most))
 
 
 def _list_of_texts(texts):
@@ -94,24 +125,19 @@ def _list_of_texts(texts):
     return [well_formed(text) for text in texts]
 
 
-def _backend_class(folder):
-    """The backend for a folder, by the names in it. Imported only here: each brings a runtime of its own."""
-    if not folder.exists():
-        raise UsageError(f"{folder} does not exist. Give a run folder, a SavedModel or an ONNX folder.")
-    if not folder.is_dir():
-        raise UsageError(f"{folder} is a file. Give the folder: a run folder, a SavedModel or an ONNX folder.")
-    from keras_attention.inference.onnx_backend import OnnxBackend
-    from keras_attention.inference.run_backend import RunBackend
-    from keras_attention.inference.saved_model_backend import SavedModelBackend, newest_version
+def _backend(found):
+    """The backend for a place. Imported only here: each brings a runtime of its own."""
+    found.require("translation")
+    if found.layout == "keras":
+        raise UsageError(
+            f"{found.path} is a model without its tokenizer. Give the run folder or an export, which hold both."
+        )
+    if found.layout == "run":
+        from keras_attention.inference.keras_models import load_run
+        from keras_attention.inference.model_backend import ModelBackend
 
-    # The run's files come last: an ONNX folder has two of them too, and half a run folder is still told as one.
-    if any((folder / name).exists() for name in ("saved_model.pb", "variables")) or newest_version(folder):
-        return SavedModelBackend
-    if any((folder / name).exists() for name in OnnxBackend.graphs):
-        return OnnxBackend
-    if any((folder / name).exists() for name in RunBackend.files):
-        return RunBackend
-    raise UsageError(
-        f"{folder} holds no translation model. Expected a run folder ({', '.join(RunBackend.files)}), a SavedModel "
-        f"(saved_model.pb, or integer versions of it) or an ONNX folder ({', '.join(OnnxBackend.graphs)})."
-    )
+        run = load_run(found)
+        return ModelBackend(run.model, run.tokenizer)
+    from keras_attention.inference.exported_translators import OnnxBackend, SavedModelBackend
+
+    return (SavedModelBackend if found.layout == "saved_model" else OnnxBackend)(found)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from keras_attention.cli import main
-from keras_attention.errors import shown_in_one_line
+from keras_attention.errors import UsageError, shown_in_one_line
 from keras_attention.models import Transformer
 from keras_attention.text import SentencePieceTokenizer
 
@@ -90,7 +90,7 @@ def test_no_model_is_named(tmp_path, capsys):
     assert "nowhere" in refused(capsys, "translate", "--model", tmp_path / "nowhere", "one")
     assert "nowhere" in refused(capsys, "export", "onnx", tmp_path / "nowhere", tmp_path / "out")
     (tmp_path / "half.keras").write_bytes(b"PK")
-    assert "half.keras is no complete Keras model" in refused(
+    assert "half.keras is damaged: it is empty, cut short" in refused(
         capsys, "export", "onnx", tmp_path / "half.keras", tmp_path / "out"
     )
 
@@ -101,9 +101,21 @@ def test_what_the_system_says_of_a_path_is_one_line(capsys):
         assert f"{long} cannot be used (File name too long). Give a path that can be read" in refused(capsys, *words)
 
 
-def test_an_error_about_no_file_keeps_its_traceback():
-    with pytest.raises(BrokenPipeError), shown_in_one_line("keras-attention"):
+def test_an_error_about_no_file_is_one_line_too(capsys):
+    """Case 107; a reader that has left, as `head` does, is no error."""
+    for error, message in (
+        (OSError(28, "No space left on device"), "the output cannot be written (No space left on device). Free space"),
+        (OSError("odd"), "the output cannot be written (odd)"),
+        (MemoryError("1 TB"), "there is not enough memory (1 TB). Choose smaller sizes"),
+        (UsageError("a\n b \x1b[1m"), "here: a b \\x1b[1m"),
+    ):
+        with pytest.raises(SystemExit, match="2"), shown_in_one_line("here"):
+            raise error
+        line = capsys.readouterr().err
+        assert message in line and line.count("\n") == 1 and "\x1b" not in line
+    with shown_in_one_line("here"):
         raise BrokenPipeError(32, "Broken pipe")
+    assert not capsys.readouterr().err
 
 
 def test_translate_reads_arguments_or_standard_input(run_folder, capsys, monkeypatch):

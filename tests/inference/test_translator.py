@@ -216,6 +216,7 @@ def test_saved_model(tmp_path):
     (tmp_path / "m" / "10" / "assets.extra").mkdir()
     described = {"options": {"beams": 4, "length_penalty": 0.6}}
     (tmp_path / "m" / "10" / "assets.extra" / "export.json").write_text(json.dumps(described))
+    translator = Translator.load(tmp_path / "m")
     assert translator(["a"], beams=4) == ["A!"]
     with pytest.raises(UsageError, match=r"length_penalty=1\.0 cannot change"):
         translator(["a"], beams=4, length_penalty=1.0)
@@ -264,7 +265,7 @@ def test_places_that_hold_no_model(tmp_path):
     with pytest.raises(UsageError, match=r"is a file\. Give the folder"):
         Translator.load(tmp_path / "file")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match=r"holds no translation model\. Expected a run folder"):
+    with pytest.raises(UsageError, match=r"holds no model\. Expected a translation model: a run folder"):
         Translator.load(tmp_path / "empty")
 
 
@@ -284,7 +285,7 @@ def test_onnx_config(onnx_folder):
         Translator.load(folder)
     (folder / "export.json").unlink()
     for content, message in (
-        ({}, "must say 'max_position_embeddings'.* at least 2. Got None"),
+        ({}, "must say 'max_position_embeddings'.* from 2 to 2147483647. Got None"),
         ({"max_position_embeddings": "21"}, "Got '21'"),
         ({"max_position_embeddings": 1}, "Got 1;"),
     ):

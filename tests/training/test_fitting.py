@@ -9,10 +9,11 @@ import pytest
 import tensorflow as tf
 
 from keras_attention.errors import UsageError
+from keras_attention.inference.folders import run_kind
 from keras_attention.training.run.callbacks import Progress
 from keras_attention.training.run.command_arguments import given_options, training_command
 from keras_attention.training.run.fitting import fit_in_folder
-from keras_attention.training.run.run_folder import RunFolder, run_kind
+from keras_attention.training.run.run_folder import RunFolder
 from keras_attention.training.run.run_options import RunOptions, option
 from keras_attention.training.run.task import Task, TaskData
 from keras_attention.training.run.training_state import CheckpointFolder

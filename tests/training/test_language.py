@@ -158,7 +158,8 @@ def test_a_finished_model_continues_a_prompt(undisturbed, tmp_path, capsysbinary
     assert capsysbinary.readouterr().out == b"abcabd" + tokenizer.decode(result.tokens[0]) + b"\n"
     with pytest.raises(SystemExit) as end:
         cli.main(["generate", "--model", str(tmp_path), "a"])
-    assert end.value.code == 2 and b"has no config.json" in capsysbinary.readouterr().err
+    said = capsysbinary.readouterr().err
+    assert end.value.code == 2 and b"holds no model. Expected a language model: a run folder" in said
 
 
 @pytest.mark.slow

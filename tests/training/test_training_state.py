@@ -261,7 +261,7 @@ def test_reading_says_what_is_missing_or_damaged(tmp_path):
         with pytest.raises(UsageError, match=r"config.json is damaged"):
             run.read_config()
     run.model_path.write_bytes(b"PK\x03\x04 not really")
-    with pytest.raises(UsageError, match=r"model.keras cannot be read as a Keras model"):
+    with pytest.raises(UsageError, match=r"model.keras is damaged: it is empty, cut short"):
         run.load_model()
     with pytest.raises(UsageError, match=r"does not exist. Expected a run folder"):
         RunFolder(tmp_path / "none").read_metrics()

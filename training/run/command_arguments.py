@@ -7,8 +7,10 @@ from typing import Annotated, get_type_hints
 
 import typer
 
-from keras_attention.errors import UsageError, shown_in_one_line
-from keras_attention.training.run.run_folder import RunFolder, run_kind
+from keras_attention.console import run_app
+from keras_attention.errors import UsageError
+from keras_attention.inference.folders import run_kind
+from keras_attention.training.run.run_folder import RunFolder
 from keras_attention.training.run.run_options import flag_name
 
 
@@ -96,11 +98,10 @@ def _run_alone(command, name, argv=None):
     Raises:
         SystemExit: 2 after a `UsageError`, whose line goes to standard error, or a wrong flag; 130 after Ctrl-C.
     """
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(command)
-    try:
-        with shown_in_one_line("error"):
-            app(args=argv, prog_name=name)
-    except SystemExit as end:
-        if end.code:
-            raise
+
+    def build():
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        app.command()(command)
+        return app
+
+    run_app(build, argv, "error", prog_name=name)

@@ -7,6 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from keras_attention.errors import UsageError
+from keras_attention.files import read_json
+from keras_attention.inference.keras_models import load_keras_model
+
+_CURE = "Restore it from a copy."
 
 
 def write_atomically(path, write):
@@ -33,17 +37,6 @@ def write_atomically(path, write):
         os.fsync(folder)  # the new name itself must survive a power cut
     finally:
         os.close(folder)
-
-
-def run_kind(config):
-    """What a run trains, from its config.json: "translation", "image-classifier", "clip" or "language".
-
-    Runs of earlier builds do not say it; what else they hold tells them apart.
-    """
-    if "kind" in config:
-        return config["kind"]
-    marks = {"images": "image-classifier", "image_input": "clip", "tokenizer": "language"}
-    return next((kind for mark, kind in marks.items() if mark in config), "translation")
 
 
 class RunFolder:
@@ -141,25 +134,15 @@ class RunFolder:
 
     def read_config(self):
         """The run's config.json as a dict."""
-        return self._read_json(self.config_path, dict)
+        return read_json(self.require(self.config_path), dict, _CURE)
 
     def read_history(self):
         """The run's history.json as a list of records."""
-        return self._read_json(self.history_path, list)
+        return read_json(self.require(self.history_path), list, _CURE)
 
     def read_metrics(self):
         """The run's metrics.json as a dict of numbers."""
-        return self._read_json(self.metrics_path, dict)
-
-    def _read_json(self, path, kind):
-        self.require(path)
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:  # also what is not UTF-8
-            content = None
-        if not isinstance(content, kind):
-            raise UsageError(f"{path} is damaged: it is not the JSON that training writes. Restore it from a copy.")
-        return content
+        return read_json(self.require(self.metrics_path), dict, _CURE)
 
     def require(self, path):
         """`path`, if it is there; otherwise the error that names what is missing from the folder."""
@@ -177,14 +160,4 @@ class RunFolder:
 
     def load_model(self):
         """The finished model, not compiled."""
-        import keras
-
-        import keras_attention.models  # noqa: F401  registers the classes that the file names
-
-        path = self.require(self.model_path)
-        try:
-            return keras.models.load_model(path, compile=False)
-        except Exception as error:
-            # Keras lets zip, HDF5, JSON and its own errors through, all of which mean this to the user.
-            reason = " ".join(str(error).split())[:200]
-            raise UsageError(f"{path} cannot be read as a Keras model ({reason}). Restore it from a copy.") from error
+        return load_keras_model(self.require(self.model_path))
