@@ -26,6 +26,7 @@ def array_beam_search(
     """
     limits = np.maximum(np.asarray(max_new_tokens, np.int32), 0)[:, None]
     batch, width = len(limits), int(limits.max(initial=0))
+    wanted = proposals_of(beams, np.size(end_id))
     first_rows = np.arange(batch, dtype=np.int32)[:, None] * beams
     is_first = np.arange(beams) == 0
 
@@ -41,41 +42,51 @@ def array_beam_search(
     position = 0
     while (sums > -math.inf).any():
         logits, state = step(last.reshape(-1), state)
-        best, log_probs, usable = _best_tokens(logits, beams, list(forbidden))
+        best, log_probs, usable = _best_tokens(logits, wanted, list(forbidden))
         choices = best.shape[1]
         usable = usable.reshape(batch, beams)
         stuck = (sums > -math.inf) & ~usable
         overflow[stuck.any(axis=1)] = 1
         stuck_scores = np.where(stuck, sums / _penalty(position, length_penalty), -math.inf)
 
-        proposals = np.where(usable, sums, -math.inf)[:, :, None] + log_probs.reshape(batch, beams, choices)
-        new_sums, proposal = _top(proposals.reshape(batch, -1), beams)
+        totals = np.where(usable, sums, -math.inf)[:, :, None] + log_probs.reshape(batch, beams, choices)
+        new_sums, proposal = _top(totals.reshape(batch, -1), min(wanted, beams * choices))
         new_tokens = np.take_along_axis(best.reshape(batch, -1), proposal, axis=1)
         parents = proposal // choices
-        new_scores = new_sums / _penalty(position + 1, length_penalty)
         histories = np.take_along_axis(tokens, parents[:, :, None], axis=1)
         histories[:, :, position] = new_tokens
 
         complete = np.isin(new_tokens, end_id) | (position + 1 >= limits)
-        lengths = np.repeat([[position, position + 1]], beams, axis=1).repeat(batch, axis=0)
-        scores = np.concatenate([ended["scores"], stuck_scores, np.where(complete, new_scores, -math.inf)], axis=1)
+        new_scores = np.where(complete, new_sums / _penalty(position + 1, length_penalty), -math.inf)
+        lengths = [ended["lengths"], np.full((batch, beams), position), np.full(parents.shape, position + 1)]
         ended = _kept(
-            scores,
-            np.concatenate([ended["lengths"], lengths], axis=1),
+            np.concatenate([ended["scores"], stuck_scores, new_scores], axis=1),
+            np.concatenate(lengths, axis=1),
             np.concatenate([ended["tokens"], tokens, histories], axis=1),
             beams,
         )
 
-        sums = np.where(complete, -math.inf, new_sums)
+        sums, kept = _top(np.where(complete, -math.inf, new_sums), beams)
+        new_tokens, parents = (np.take_along_axis(x, kept, axis=1) for x in (new_tokens, parents))
+        tokens = np.take_along_axis(histories, kept[:, :, None], axis=1)
         largest_penalty = np.maximum(_penalty(position + 1, length_penalty), _penalty(limits, length_penalty))
-        reachable = sums.max(axis=1, keepdims=True) / largest_penalty
+        reachable = sums[:, :1] / largest_penalty
         sums = np.where(reachable > ended["scores"][:, -1:], sums, -math.inf).astype(np.float32)
-        last, tokens = np.where(sums > -math.inf, new_tokens, pad_id), histories
+        last = np.where(sums > -math.inf, new_tokens, pad_id)
         parents = (first_rows + parents).reshape(-1)
         if (parents != np.arange(batch * beams)).any():
             state = reorder(state, parents)
         position += 1
     return GenerationResult(ended["tokens"], ended["lengths"], ended["scores"], overflow)
+
+
+def proposals_of(beams, num_end_ids=1):
+    """How many proposals of a row are looked at in a step: so many that `beams` run on whatever else ends.
+
+    Each running hypothesis may end by each end token. The one proposal of a single beam, which may end, makes it the
+    greedy search.
+    """
+    return (1 + num_end_ids) * beams if beams > 1 else 1
 
 
 def _penalty(lengths, alpha):

@@ -5,6 +5,7 @@ import math
 import tensorflow as tf
 
 from keras_attention.generation.arguments import row_limits, start_token_vector, token_ids, whole_number
+from keras_attention.generation.array_beam import proposals_of
 from keras_attention.generation.loop import run_loop
 from keras_attention.generation.next_tokens import best_tokens
 from keras_attention.generation.result import GenerationResult
@@ -32,16 +33,17 @@ def beam_search(
 ):
     """Keep the `beams` best hypotheses of every row until no running one can still be among them.
 
-    In each step the running hypotheses of a row propose their next tokens, and the K proposals with the highest sum of
-    log-probabilities live on. One that got the end token is frozen: its tokens and its score never change again, it
-    takes no place from those that run, and it stays among the answers for as long as it is one of the K best that
-    ended. A row is done when nothing runs any more; when it has K answers and no running hypothesis can reach the
-    score of the worst of them, whatever follows (log-probabilities are at most 0 and the largest penalty ahead is
-    known, so this loses nothing); or at its limit, where running hypotheses become answers as they are.
+    In each step the running hypotheses of a row propose their next tokens. Of the 2K proposals with the highest sum of
+    log-probabilities, those that got the end token become answers, and the K best of the others run on: at most K
+    proposals end in one step, so that an ended hypothesis takes no place from those that run. It is frozen (its tokens
+    and its score never change again) and stays among the answers for as long as it is one of the K best that ended. A
+    row is done when nothing runs any more; when it has K answers and no running hypothesis can reach the score of the
+    worst of them, whatever follows (log-probabilities are at most 0 and the largest penalty ahead is known, so this
+    loses nothing); or at its limit, where running hypotheses become answers as they are.
 
-    A search with one beam is the greedy search, exactly. The score of a hypothesis is the sum of its log-probabilities
-    divided by `((5 + n) / 6) ** length_penalty`, with n the number of *generated* tokens, the end token included and
-    any prompt left out.
+    A search with one beam proposes one token and is the greedy search, exactly: it is over when its hypothesis ends.
+    The score of a hypothesis is the sum of its log-probabilities divided by `((5 + n) / 6) ** length_penalty`, with n
+    the number of *generated* tokens, the end token included and any prompt left out.
 
     Runs eagerly, inside `tf.function` (so in a SavedModel), and under `jit_compile=True` when the state keeps its
     shape and the width of the result is known while tracing; AutoGraph does not reach into `step`. What a row gets
@@ -77,7 +79,8 @@ def beam_search(
 
     Reference:
         Wu et al., "Google's Neural Machine Translation System", 2016, https://arxiv.org/abs/1609.08144 (the length
-        penalty; their coverage penalty and pruning are left out).
+        penalty; their coverage penalty and pruning are left out). Twice as many proposals as beams: Vaswani et al.,
+        "Tensor2Tensor for Neural Machine Translation", 2018, https://arxiv.org/abs/1803.07416.
     """
     start_tokens = start_token_vector(start_tokens)
     limits, width = row_limits(max_new_tokens, start_tokens, buffer_length)
@@ -94,6 +97,7 @@ def beam_search(
     first_rows = tf.range(batch)[:, None] * beams  # [B, 1], where a row's hypotheses begin in the state
     limits = limits[:, None]
     penalty_at_limit = length_penalty_of(limits, alpha)
+    wanted = proposals_of(beams)
     impossible = tf.fill([batch, beams], -math.inf)
     no_tokens = tf.fill([batch, beams, width], pad_id)
 
@@ -103,7 +107,7 @@ def beam_search(
     def next_tokens(position, last, state, sums, tokens, ended, overflow):
         # sums [B, K]: log-probability of each running hypothesis, -inf where a place holds none.
         logits, state = step(tf.reshape(last, [-1]), state)
-        best, log_probs, usable = best_tokens(logits, beams, forbidden)  # [B * K, C], [B * K, C], [B * K]
+        best, log_probs, usable = best_tokens(logits, wanted, forbidden)  # [B * K, C], [B * K, C], [B * K]
         choices = best.shape[-1] if best.shape[-1] is not None else tf.shape(best)[-1]
         usable = tf.reshape(usable, [batch, beams])
 
@@ -112,34 +116,36 @@ def beam_search(
         overflow = tf.where(tf.reduce_any(stuck, axis=1), 1, overflow)
         stuck_scores = tf.where(stuck, sums / length_penalty_of(position, alpha), impossible)
 
-        proposals = tf.where(usable, sums, impossible)[:, :, None] + tf.reshape(log_probs, [batch, beams, choices])
-        new_sums, proposal = tf.math.top_k(tf.reshape(proposals, [batch, beams * choices]), k=beams)
+        totals = tf.where(usable, sums, impossible)[:, :, None] + tf.reshape(log_probs, [batch, beams, choices])
+        # P = 2K, or as many as there are, of a vocabulary of one token.
+        proposals = tf.minimum(wanted, beams * choices) if tf.is_tensor(choices) else min(wanted, beams * choices)
+        new_sums, proposal = tf.math.top_k(tf.reshape(totals, [batch, beams * choices]), k=proposals)  # [B, P]
         new_tokens = tf.gather(tf.reshape(best, [batch, beams * choices]), proposal, batch_dims=1)
         parents = proposal // choices
-        new_scores = new_sums / length_penalty_of(position + 1, alpha)
-        histories = tf.gather(tokens, parents, batch_dims=1)  # [B, K, N]
+        histories = tf.gather(tokens, parents, batch_dims=1)  # [B, P, N]
         histories = tf.where(columns == position, new_tokens[:, :, None], histories)
 
         complete = (new_tokens == end_id) | (position + 1 >= limits)
+        new_scores = tf.where(complete, new_sums / length_penalty_of(position + 1, alpha), -math.inf)
+        lengths = [ended["lengths"], tf.fill([batch, beams], position), tf.fill(tf.shape(parents), position + 1)]
         ended = _best_ended(
-            scores=tf.concat([ended["scores"], stuck_scores, tf.where(complete, new_scores, impossible)], axis=1),
-            lengths=tf.concat(
-                [ended["lengths"], tf.fill([batch, beams], position), tf.fill([batch, beams], position + 1)], axis=1
-            ),
+            scores=tf.concat([ended["scores"], stuck_scores, new_scores], axis=1),
+            lengths=tf.concat(lengths, axis=1),
             tokens=tf.concat([ended["tokens"], tokens, histories], axis=1),
             count=beams,
         )
 
-        sums = tf.where(complete, impossible, new_sums)
+        sums, kept = tf.math.top_k(tf.where(complete, -math.inf, new_sums), k=beams)
+        new_tokens, parents, tokens = (tf.gather(x, kept, batch_dims=1) for x in (new_tokens, parents, histories))
         # Sums only fall, so the best a running hypothesis can reach is its sum over the largest penalty ahead: the
         # one at the limit, or with a negative exponent the next one.
         largest_penalty = tf.maximum(length_penalty_of(position + 1, alpha), penalty_at_limit)
-        reachable = tf.reduce_max(sums, axis=1, keepdims=True) / largest_penalty
+        reachable = sums[:, :1] / largest_penalty
         sums = tf.where(reachable > ended["scores"][:, -1:], sums, impossible)
 
         running = sums > -math.inf
         state = reorder(state, tf.reshape(first_rows + parents, [-1]))
-        return position + 1, tf.where(running, new_tokens, pad_id), state, sums, histories, ended, overflow
+        return position + 1, tf.where(running, new_tokens, pad_id), state, sums, tokens, ended, overflow
 
     # All hypotheses of a row are the same at first: one of them runs. A row with a limit of 0 has ended, empty.
     is_first = tf.range(beams) == 0

@@ -134,17 +134,19 @@ def test_a_row_depends_neither_on_the_others_nor_on_their_order(rng):
         assert (together.lengths.numpy().reshape(5, -1).max(axis=1) <= limits).all()
 
 
-@pytest.mark.parametrize("alpha, steps", [(0.0, 2), (0.6, 26), (-0.6, 2)])
+@pytest.mark.parametrize("alpha, steps", [(0.0, 2), (0.6, 37), (-0.6, 2)])
 def test_an_ended_hypothesis_is_frozen_and_the_search_stops_when_nothing_can_beat_it(alpha, steps):
-    """The end is nearly certain at once, and the second answer, with a sum of -12.72, comes in the second step.
+    """The end is nearly certain at once, and the second answer, with a sum of -12.70, comes in the second step.
 
-    From then on a hypothesis at -12.72 loses 1.40 in each step. Without a penalty it cannot win any more. With 0.6 it
-    could until its sum over the penalty of fifty tokens, 3.78, is below -12.72 / 1.097: after 23 steps more.
+    From then on a hypothesis at -12.70 loses 0.91 in each step. Without a penalty it cannot win any more. With 0.6 it
+    could until its sum over the penalty of fifty tokens, 3.78, is below -12.70 / 1.097: after 35 steps more.
     """
     table = np.zeros((6, 6), "float32")
-    table[START, END] = 12.0
+    table[:, START] = -30.0
+    table[START] = -30.0
+    table[START, [END, 0]] = 12.0, 0.0
     table[0, END] = table[0, 3] = 5.0
-    table[3, 3] = 0.5
+    table[3, [0, 3]] = -30.0, 0.7
     calls = []
 
     def step(tokens, state):
@@ -154,8 +156,63 @@ def test_an_ended_hypothesis_is_frozen_and_the_search_stops_when_nothing_can_bea
     result = beam_search(step, reorder, {}, [START], beams=2, end_id=END, max_new_tokens=50, length_penalty=alpha)
     answers = rows_of(result, 0)
     assert answers[0][0] == [END] and answers[1][0] == [0, END]
-    np.testing.assert_allclose(answers[0][1], -np.log1p(5 * np.exp(-12.0)) / reference.penalty(1, alpha), atol=1e-6)
+    np.testing.assert_allclose(answers[0][1], -np.log1p(np.exp(-12.0)) / reference.penalty(1, alpha), atol=1e-6)
     assert len(calls) == steps
+
+
+def in_both_searches(table, **options):
+    """The answers for START, best first, of the search in TensorFlow after the one in NumPy was seen to equal it."""
+
+    def step(tokens, state):
+        return tf.gather(table, tokens), state
+
+    result = beam_search(step, reorder, {}, [START], **options)
+    options["max_new_tokens"] = [options["max_new_tokens"]]
+    arrays = array_beam_search(
+        lambda tokens, state: (table[tokens], state), lambda state, parents: state, {}, [START], pad_id=PAD, **options
+    )
+    np.testing.assert_array_equal(arrays.tokens, result.tokens)
+    np.testing.assert_allclose(arrays.scores, result.scores, rtol=1e-6)
+    return rows_of(result, 0)
+
+
+def test_an_ended_hypothesis_takes_no_place():
+    """Case 93: the end with 0.5, a with 0.3, b with 0.2, and b alone goes on, at 0.99 a token: -0.905 at alpha 1."""
+    a, b = 3, 4
+    p = np.full((5, 5), 1e-9)
+    p[START, [END, a, b]] = 0.5, 0.3, 0.2
+    p[a, [END, a, b]] = 0.1, 0.45, 0.45
+    p[b, b] = 0.99
+    p[[a, b], PAD] = 1e-9
+    p[b, END] = 0.01
+    answers = in_both_searches(
+        np.log(p / p.sum(axis=1, keepdims=True)).astype("float32"),
+        beams=2,
+        end_id=END,
+        max_new_tokens=6,
+        length_penalty=1.0,
+    )
+    want = [(-np.log(2.0), [END]), ((np.log(0.2) + 5 * np.log(0.99)) / (11 / 6), [b] * 6)]
+    assert [tokens for tokens, _ in answers] == [tokens for _, tokens in want]
+    np.testing.assert_allclose([score for _, score in answers], [score for score, _ in want], atol=1e-5)
+    np.testing.assert_allclose(answers[1][1], -0.905, atol=5e-4)
+
+
+@pytest.mark.parametrize("beams", [2, 3, 5, 8])
+def test_as_many_hypotheses_run_after_ends_as_before(rng, beams):
+    """Every hypothesis' likeliest token is the end, so that one that took a place would leave none to run."""
+    table = rng.normal(0, 1, (9, 9)).astype("float32")
+    table[:, END] = table.max(axis=1) + 0.5
+    seen = []
+
+    def step(tokens, state):
+        seen.append(int((tokens.numpy() != PAD).sum()))
+        return tf.gather(table, tokens), state
+
+    options = {"beams": beams, "end_id": END, "max_new_tokens": 4, "forbidden": (PAD,), "length_penalty": 3.0}
+    beam_search(step, reorder, {}, [START], **options)
+    # All K rows read the start; from then on a row that holds no hypothesis reads padding.
+    assert seen == [beams, min(beams, 7), beams, beams]
 
 
 def test_an_early_end_does_not_stop_a_search_that_a_longer_answer_wins():
@@ -183,19 +240,8 @@ def test_a_negative_penalty_is_largest_at_the_next_token():
     table[3, [4, END]] = 0.0, -0.2
     table[4, END] = 30.0
 
-    def step(tokens, state):
-        return tf.gather(table, tokens), state
-
-    options = {"beams": 2, "end_id": END, "max_new_tokens": 50, "length_penalty": -0.6}
-    result = beam_search(step, reorder, {}, [START], **options)
-    assert [tokens for tokens, _ in rows_of(result, 0)] == [[END], [3, 4, END]]
-    options |= {"max_new_tokens": [50], "pad_id": PAD}
-
-    def array_step(tokens, state):
-        return table[tokens], state
-
-    arrays = array_beam_search(array_step, lambda state, parents: state, {}, [START], **options)
-    np.testing.assert_array_equal(arrays.tokens, result.tokens)
+    answers = in_both_searches(table, beams=2, end_id=END, max_new_tokens=50, length_penalty=-0.6)
+    assert [tokens for tokens, _ in answers] == [[END], [3, 4, END]]
 
 
 @pytest.mark.parametrize("beams", [None, 2])

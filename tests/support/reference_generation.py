@@ -84,18 +84,25 @@ def every_sequence(model, memory, start, *, end_id, limit, alpha):
 
 
 def beam(model, memory, start, *, beams, end_id, limit, alpha):
-    """The search of `beam_search` for one row with lists, and without its early stop, as `(score, tokens)`."""
+    """The search of `beam_search` for one row with lists, and without its early stop, as `(score, tokens)`.
+
+    It walks down the list of all proposals: those that end become answers, the others run on until there are `beams`
+    of them; at most so many can end, so that nothing of interest stands beyond the first `2 * beams`.
+    """
     running, ended = [(0.0, [])], []
     for length in range(1, limit + 1):
         proposals = []
         for total, tokens in running:
             log_probs = model.log_probs(memory, [start, *tokens])
             proposals += [(total + log_probs[token], [*tokens, token]) for token in range(model.vocabulary)]
-        proposals = sorted(proposals, key=lambda proposal: -proposal[0])[:beams]
-        complete = [(total, tokens) for total, tokens in proposals if tokens[-1] == end_id or length == limit]
-        running = [(total, tokens) for total, tokens in proposals if tokens[-1] != end_id]
-        ended += [(total / penalty(length, alpha), tokens) for total, tokens in complete]
-        ended = sorted(ended, key=lambda answer: -answer[0])[:beams]
-        if length == limit or not running:
+        proposals.sort(key=lambda proposal: -proposal[0])
+        running, answers = [], []
+        for total, tokens in proposals[: 2 * beams if beams > 1 else 1]:
+            if tokens[-1] == end_id or length == limit:
+                answers.append((total / penalty(length, alpha), tokens))
+            elif len(running) < beams:
+                running.append((total, tokens))
+        ended = sorted(ended + answers, key=lambda answer: -answer[0])[:beams]
+        if not running:
             break
     return ended
