@@ -131,6 +131,75 @@ def test_dropout_drops_in_training_only(rng, case):
     assert np.isfinite(first).all()
 
 
+# --- nothing to read -----------------------------------------------------------------------------------------------
+
+
+@every_mechanism
+def test_no_tokens_at_all(rng, case, subtests):
+    """Case 94: a batch of sequences of length 0 gives [B, 0, E], and an empty batch [0, T, E], on every path."""
+    s, options = supports(case), causal_options(case)
+    x = tf.constant(sequence(rng, case))
+    none = x[:, :0]
+    layer = new_layer(case, num_kv_heads=K, dropout_rate=0.2 * s.dropout)
+    whole = tf.function(lambda x: layer(x, **options), [tf.TensorSpec([None, None, WIDTH])], autograph=False)
+    assert layer(x[:0], **options).shape == whole(x[:0]).shape == (0, case.length, D_MODEL)
+    if not case.dynamic:
+        with pytest.raises(ValueError, match="Got a sequence of 0"):
+            layer(none)
+        return
+    assert layer(none).shape == whole(none).shape == layer(none, training=True).shape == (B, 0, D_MODEL)
+    with tf.GradientTape() as tape:
+        tape.watch(none)
+        out = tf.reduce_sum(layer(none, **options))
+    assert tape.gradient(out, none).shape == none.shape
+    if s.padding_mask:
+        assert layer(none, padding_mask=tf.ones([B, 0], tf.bool), **options).shape == (B, 0, D_MODEL)
+    if s.cross:
+        assert layer(v=x, k=x, q=none).shape == (B, 0, D_MODEL)
+        assert np.isfinite(layer(v=none, k=none, q=x)).all()
+    if s.state:
+        no_tokens_into_a_state(layer, x)
+    # What reads positions must not need one.
+    for positions, taken in (("rotary", s.rotary), ("alibi", s.relative)):
+        if taken:
+            with subtests.test(positions=positions):
+                layer = new_layer(case, positions=positions, head_dim=4)
+                assert layer(none, **options).shape == (B, 0, D_MODEL)
+                for size in (None, 4) if s.state else ():
+                    assert layer(none, state=layer.init_state(B, size))[0].shape == (B, 0, D_MODEL)
+
+
+def no_tokens_into_a_state(layer, x):
+    """Reading nothing, before or between tokens, changes nothing that comes after."""
+    for size in (None, 4):
+        state = layer.init_state(B, size)
+        one = tf.function(lambda x, state: layer(x, state=state), autograph=False)
+        any_length = tf.TensorSpec([None, None, WIDTH])
+        for run in (
+            lambda x, state: layer(x, state=state),
+            one.get_concrete_function(any_length, tf.nest.map_structure(open_spec, layer.init_state(B, size))),
+        ):
+            plain = moved = state
+            outs = []
+            for start, end in ((0, 2), (2, 3)):
+                out, moved = run(x[:, :0], moved)
+                assert out.shape == (B, 0, D_MODEL)
+                for rows in (plain, moved):
+                    out, rows = run(x[:, start:end], rows)
+                    outs.append(out)
+                    plain, moved = (rows, moved) if len(outs) % 2 else (plain, rows)
+            close(outs[1], outs[0], 1e-6)
+            close(outs[3], outs[2], 1e-6)
+
+
+def open_spec(x):
+    """The spec of a tensor of a state whose batch and stored positions are not known."""
+    sizes = [None, *x.shape[1:]]
+    if x.shape[-2:-1] == [0] or x.shape.rank == 2:
+        sizes[-2 if x.shape.rank == 4 else -1] = None
+    return tf.TensorSpec(sizes, x.dtype)
+
+
 # --- refusals ------------------------------------------------------------------------------------------------------
 
 

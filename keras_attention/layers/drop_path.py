@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_attention.ops.basics import checks
+from keras_attention.ops.dense import dropout_bits
 
 
 @keras.saving.register_keras_serializable("keras_attention")
@@ -36,7 +37,8 @@ class DropPath(keras.layers.Layer):
         rows = tf.reshape(checks.sizes(x)[0], [1])
         shape = tf.concat([rows, tf.ones([x.shape.rank - 1], tf.int32)], axis=0)
         # By the stateless dropout of ones: where a row stays, its factor is 1 / (1 - rate).
-        seed = tf.cast(self._seed_generator.next(), tf.int32)
+        # A stream of its own: the dropout before it may have the same seed.
+        seed = dropout_bits.stream(self._seed_generator.next(), 1)
         return x * tf.nn.experimental.stateless_dropout(tf.ones(shape, x.dtype), rate=self.rate, seed=seed)
 
     def compute_output_shape(self, x_shape):

@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras_attention.mechanisms.base import Supports, register
 from keras_attention.mechanisms.recurrent import Recurrent
 from keras_attention.ops.basics import checks
+from keras_attention.ops.dense.dot_product import accumulation_dtype
 from keras_attention.ops.kernels import retention
 
 
@@ -118,7 +119,7 @@ class RetentionAttention(Recurrent):
 
     def read(self, q, k, v, *, padding_mask, causal, scale, state):
         # In float32 to the end: sums over long sequences leave float16's range before they are normalised.
-        dtype = tf.float64 if q.dtype == tf.float64 else tf.float32
+        dtype = accumulation_dtype(q.dtype)
         q, k, v = (tf.cast(x, dtype) for x in (q, k, v))
         if self.rotary:
             positions = retention.token_positions(checks.sizes(q)[2], padding_mask)

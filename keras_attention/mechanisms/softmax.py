@@ -105,7 +105,9 @@ def attend_to_all(
     allowed = mask.dense(*lengths)
     if distance_bias is not None:
         by_distance = distance_bias(mask.distance(*lengths))
-        bias = by_distance if bias is None else by_distance + tf.cast(bias, by_distance.dtype)
+        # Each in the scores' dtype: a float64 bias keeps its digits.
+        dtype = dot_product.accumulation_dtype(q.dtype)
+        bias = by_distance if bias is None else tf.cast(by_distance, dtype) + tf.cast(bias, dtype)
     if grouped:
         # Query heads that share a key head become one more axis, along which keys broadcast: none is copied.
         k, v = k[:, :, None], v[:, :, None]

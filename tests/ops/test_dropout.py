@@ -95,6 +95,35 @@ def test_the_rate_is_exact_to_16_bits(rate):
     assert abs((~keep).mean() - rate) < 4 * np.sqrt(rate * (1 - rate)) / 1000 + 2**-17
 
 
+@pytest.mark.parametrize("rate", [1e-5, 0.99999])
+def test_rates_near_0_and_1_are_exact_too(rate):
+    """Case 96: 16 bits keep half as much again at 0.99999."""
+    rare = dropped(tf.ones((4000, 4000)), rate, [1, 2]).numpy() > 0
+    rare = rare if rate > 0.5 else ~rare
+    assert abs(rare.sum() - 160) < 4 * np.sqrt(160)
+    keys = dropout_bits.row_keys(SEED, tf.range(6), tf.range(5))
+    want = reference.keep_mask(SEED, 2, 3, 5, 7, 0.999).reshape(6, 5, 7)
+    np.testing.assert_array_equal(dropout_bits.keep_all(keys, 7, 0.999), want)
+    order = np.random.default_rng(0).permutation(7)
+    np.testing.assert_array_equal(dropout_bits.keep_mask(keys, order, 0.999), want[..., order])
+
+
+def test_streams_of_one_seed_are_seeds_of_their_own():
+    """No stream of a call is a stream of another call, whose seed is one more, or that of another layer."""
+    seeds = [[layer, step] for layer in (3, 4, 13) for step in range(40)]
+    found = [tuple(np.asarray(dropout_bits.stream(tf.constant(seed), n))) for seed in seeds for n in range(4)]
+    assert found[0] == (3, 0) and len(set(found)) == len(found)
+    assert dropout_bits.stream(None, 2) is None
+    wide = dropout_bits.stream(tf.constant([7, 2**32 - 5], tf.int64), 1)
+    np.testing.assert_array_equal(wide, dropout_bits.stream(tf.constant([7, -5]), 1))
+    shape, deviation = (200, 300), np.sqrt(0.3 * 0.7)
+    own, other = (
+        ((dropped(tf.ones(shape), 0.3, seed).numpy() > 0) - 0.7) / deviation
+        for seed in (SEED, dropout_bits.stream(tf.constant(SEED), 1))
+    )
+    assert abs((own * other).mean()) < 4 / np.sqrt(own.size)
+
+
 # --- the layer -----------------------------------------------------------------------------------------------------
 
 

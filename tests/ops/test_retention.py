@@ -226,3 +226,24 @@ def test_chunks_are_as_large_as_float32_allows(rng, options, largest):
     close(outputs[0], outputs[1], 1e-4)
     with pytest.raises(ValueError, match=rf"chunk_size must be at most {largest}, or decays as fast as .* smaller one"):
         RetentionAttention(**options, chunk_size=largest + 1)
+
+
+@pytest.mark.parametrize(
+    "form", [retention.retention_chunkwise, retention.retention_recurrent], ids=["chunks", "steps"]
+)
+def test_means_of_slow_decays_are_means(form):
+    """Case 96: heads 12 to 24 at 20,000 tokens: the mean of ones is one, whose sum head 15 ends at 19,811."""
+    length = 20_000 if form is retention.retention_chunkwise else 2_000
+    log_decay = retention.multi_scale_log_decay(25)[12:]
+    ones = np.ones((1, 13, length, 1), "float32")
+    out, _ = form(ones, ones, ones, log_decay, scale=1.0, normalize=True)
+    np.testing.assert_allclose(out, ones, rtol=2e-4)
+    exact, _ = form(*[ones.astype("float64")] * 3, log_decay, scale=1.0, normalize=True)
+    np.testing.assert_allclose(exact, ones, rtol=1e-11)
+    # A decay that was rounded to 1 is a plain mean, with a gradient.
+    with tf.GradientTape() as tape:
+        x = tf.constant(ones)
+        tape.watch(x)
+        out, _ = form(x, x, x, np.zeros((13, 1)), scale=1.0, normalize=True)
+    np.testing.assert_allclose(out, ones, rtol=2e-4)
+    assert np.isfinite(tape.gradient(out, x)).all()

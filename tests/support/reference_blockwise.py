@@ -74,14 +74,16 @@ def keep_mask(seed, B, H, T, S, rate):
         x = ((x ^ (x >> 13)) * 0xC2B2AE35) % 2**32
         return x ^ (x >> 16)
 
+    wide = abs(round(rate * 2**16) / 2**16 - rate) > 1e-3 * min(rate, 1 - rate)
     keep = np.zeros((B, H, T, S), bool)
     for b, h, t, s in np.ndindex(keep.shape):
         head, row = (b * H + h) * golden % 2**32, t * golden % 2**32
         first = mixed((mixed(mixed((head + low) % 2**32) ^ high) + row) % 2**32)
         second = mixed(mixed((mixed(head ^ high) + low) % 2**32) ^ row)
-        x = (s // 2 * golden + first) % 2**32
+        x = ((s if wide else s // 2) * golden + first) % 2**32
         x = ((x ^ (x >> 16)) * 0x85EBCA6B) % 2**32 ^ second
         x = ((x ^ (x >> 13)) * 0xC2B2AE35) % 2**32
-        half = (x ^ (x >> 16)) >> 16 * (s % 2) & 0xFFFF
-        keep[b, h, t, s] = half >= round(rate * 2**16)
+        x = x ^ (x >> 16)
+        half = x >> 16 * (s % 2) & 0xFFFF
+        keep[b, h, t, s] = x >= round(rate * 2**32) if wide else half >= round(rate * 2**16)
     return keep

@@ -176,13 +176,68 @@ def test_smoothed_losses_and_gradients_of_large_logits(rng, jit):
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["graph", "XLA"])
+def test_a_logit_of_minus_infinity_is_as_if_not_in_the_vocabulary(rng, jit):
+    """Case 96: one row without such a logit, one with two, one whose label has it."""
+    logits = rng.normal(0, 2, (3, V)).astype("float32")
+    labels = np.array([4, 2, 5], "int32")
+    logits[1, [0, 6]] = logits[2, 5] = -np.inf
+
+    @tf.function(jit_compile=jit, autograph=False)
+    def run(logits):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            losses = token_losses(labels, logits, 0.1)
+        return losses, tape.gradient(losses, logits)
+
+    losses, gradients = run(tf.constant(logits))
+    rows = [list(range(V)), [1, 2, 3, 4, 5]]
+    for row, there in enumerate(rows):
+        label = there.index(labels[row])
+        want = reference_losses.token_loss(label, logits[row, there], 0.1)
+        assert float(losses[row]) == pytest.approx(want, rel=1e-5)
+        share = np.exp(logits[row, there].astype("float64"))
+        target = np.full(len(there), 0.1 / len(there))
+        target[label] += 0.9
+        np.testing.assert_allclose(gradients[row].numpy()[there], share / share.sum() - target, atol=1e-6)
+    assert not gradients[1].numpy()[[0, 6]].any()
+    assert np.isposinf(losses[2])
+    assert np.isfinite(MaskedCrossentropy(label_smoothing=0.1)(labels[None, :2], logits[None, :2]))
+
+
+@pytest.mark.parametrize("spread", [10, 100])
+def test_a_smoothed_loss_over_a_large_vocabulary_keeps_its_digits(rng, spread):
+    """Case 96: confident rows, whose loss is a small difference of large numbers if it is taken as one."""
+    size, smoothing = 30_000, 1e-3
+    logits = rng.normal(0, spread, (8, size)).astype("float32")
+    labels = rng.integers(0, size, 8).astype("int32")
+    logits[np.arange(8), labels] = logits.max(axis=1) + np.linspace(0, 20, 8)
+    losses = token_losses(labels, tf.constant(logits), smoothing)
+    for row in range(8):
+        wide = logits[row].astype("float64")
+        own = wide[labels[row]]
+        plain = np.log1p(np.exp(np.delete(wide, labels[row]) - own).sum())
+        assert float(losses[row]) == pytest.approx(plain + smoothing * (own - wide.mean()), rel=2e-5)
+
+
+def test_float64_logits_keep_their_digits(rng):
+    labels, logits = make_batch(rng)
+    logits = logits + rng.normal(0, 1e-9, logits.shape)
+    loss = MaskedCrossentropy(label_smoothing=0.1)(labels, logits)
+    assert loss.dtype == tf.float64
+    assert float(loss) == pytest.approx(reference_losses.token_mean(labels, logits, 0.1), rel=1e-12)
+    for metric in (TokenLoss(0.1), Perplexity(), MaskedAccuracy()):
+        metric.update_state(labels, logits)
+        assert np.isfinite(metric.result())
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "XLA"])
 def test_smoothing_makes_no_tensor_of_targets(jit):
     """Beside the logits there is one tensor of their size, the gradient that the kernel returns."""
     specs = [tf.TensorSpec([3], tf.int32), tf.TensorSpec([3, V], tf.float32)]
     graph = tf.function(lambda y, x: token_losses(y, x, 0.1), specs, jit_compile=jit).get_concrete_function().graph
     made = [node.name for node in graph.get_operations() for out in node.outputs if out.shape == (3, V)]
     kinds = {graph.get_operation_by_name(name).type for name in made}
-    assert kinds <= {"Placeholder", "Reshape", "Identity", "IdentityN", "SoftmaxCrossEntropyWithLogits"}, kinds
+    assert kinds <= {"Placeholder", "Reshape", "Identity", "IdentityN", "SparseSoftmaxCrossEntropyWithLogits"}, kinds
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

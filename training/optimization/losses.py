@@ -10,13 +10,15 @@ import keras
 import tensorflow as tf
 
 from keras_attention.ops.basics import replicas
+from keras_attention.ops.dense.dot_product import accumulation_dtype
 
 
 def token_losses(labels, logits, label_smoothing=0.0):
-    """Cross-entropy of each token, in float32 whatever the precision of the logits.
+    """Cross-entropy of each token, in float32 for logits of half precision (float64 for float64).
 
     With smoothing e the target distribution is `(1 - e) * one_hot(label) + e / V` (Szegedy et al., 2016,
-    https://arxiv.org/abs/1512.00567).
+    https://arxiv.org/abs/1512.00567). A token whose logit is -inf is as if not in the vocabulary: the others share its
+    part of e, so that the loss is finite wherever the label's logit is.
 
     Args:
         labels: integers [...].
@@ -24,11 +26,11 @@ def token_losses(labels, logits, label_smoothing=0.0):
         label_smoothing: the probability mass that is spread over all V tokens.
 
     Returns:
-        float32 [...]. NaN where a label is no index of the vocabulary: a graph cannot raise, and a wrong id must not
-        pass as an easy token.
+        float32 or float64 [...]. NaN where a label is no index of the vocabulary: a graph cannot raise, and a wrong id
+        must not pass as an easy token.
     """
     vocab_size = logits.shape[-1]
-    logits = tf.cast(logits, tf.float32)
+    logits = tf.cast(logits, accumulation_dtype(logits.dtype))
     known = (labels >= 0) & (labels < vocab_size)
     labels = tf.where(known, labels, 0)
     if label_smoothing:
@@ -38,32 +40,49 @@ def token_losses(labels, logits, label_smoothing=0.0):
         )
     else:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    return tf.where(known, losses, float("nan"))
+    return tf.where(known, losses, tf.constant(float("nan"), losses.dtype))
 
 
 def _smoothed(labels, logits, smoothing):
     """Cross-entropy [N] of logits [N, V] with `(1 - e) * one_hot(label) + e / V`, without a tensor of these targets.
 
-    It is log sum exp(logits) - (1 - e) * logits[label] - e * mean(logits), and its gradient softmax(logits) less the
-    targets, which differ from e / V in one place of a row.
+    It is the loss without smoothing, which keeps its digits where it is small, and e * (logits[label] - mean(logits)).
+    The gradient is softmax(logits) less the targets, which differ from e / V in one place of a row.
     """
-    vocab_size = logits.shape[-1]
+    infinity = tf.constant(float("inf"), logits.dtype)
 
     @tf.custom_gradient
     def losses(logits):
-        # With e / V as the targets of all rows TensorFlow's fused kernel gives e * (log sum exp - mean), and softmax
-        # less e / V as the gradient: it takes the sum of the targets for 1 there.
-        targets = tf.fill([1, vocab_size], smoothing / vocab_size)
-        uniform, gradient = tf.raw_ops.SoftmaxCrossEntropyWithLogits(features=logits, labels=targets)
-        mean, own = tf.reduce_mean(logits, axis=-1), tf.gather(logits, labels, batch_dims=1)
+        plain, gradient = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=labels)
+        mean, share, blocked = _open_mean(logits)
+        own = tf.gather(logits, labels, batch_dims=1)
 
         def backward(upstream):
+            even = (smoothing * share * upstream)[:, None]
+            whole = gradient * upstream[:, None] - even
+            # Where a logit is -inf its softmax and its target are 0.
+            whole = tf.cond(blocked, lambda: tf.where(logits > -infinity, whole, tf.zeros_like(whole)), lambda: whole)
             places = tf.stack([tf.range(tf.size(labels)), labels], axis=1)
-            return tf.tensor_scatter_nd_sub(gradient * upstream[:, None], places, (1.0 - smoothing) * upstream)
+            return tf.tensor_scatter_nd_add(whole, places, smoothing * upstream)
 
-        return uniform / smoothing + (1.0 - smoothing) * (mean - own), backward
+        return tf.where(own > -infinity, plain + smoothing * (own - mean), infinity), backward
 
     return losses(logits)
+
+
+def _open_mean(logits):
+    """`(mean, share, blocked)` of logits [N, V]: the mean of those above -inf, 1 over their number, is any one not?"""
+    vocab_size = logits.shape[-1]
+    total = tf.reduce_sum(logits, axis=-1)
+    blocked = tf.reduce_any(tf.equal(total, tf.constant(-float("inf"), logits.dtype)))
+
+    def of_some():
+        is_open = logits > tf.constant(-float("inf"), logits.dtype)
+        share = 1 / tf.maximum(tf.reduce_sum(tf.cast(is_open, logits.dtype), axis=-1), 1)
+        return tf.reduce_sum(tf.where(is_open, logits, tf.zeros_like(logits)), axis=-1) * share, share
+
+    mean, share = tf.cond(blocked, of_some, lambda: (total / vocab_size, tf.ones_like(total) / vocab_size))
+    return mean, share, blocked
 
 
 def token_weights(labels, logits, sample_weight=None, ignore_id=0):
@@ -79,22 +98,27 @@ def token_weights(labels, logits, sample_weight=None, ignore_id=0):
         ignore_id: the label of padding; None where labels hold no padding.
 
     Returns:
-        float32 [B, T].
+        [B, T] in the dtype of `token_losses`.
     """
-    weights = tf.ones(tf.shape(labels), tf.float32)
+    weights = tf.ones(tf.shape(labels), accumulation_dtype(logits.dtype))
     if sample_weight is not None:
-        sample_weight = tf.cast(sample_weight, tf.float32)
+        sample_weight = tf.cast(sample_weight, weights.dtype)
         if sample_weight.shape.rank == labels.shape.rank + 1 and sample_weight.shape[-1] == 1:
             sample_weight = tf.squeeze(sample_weight, -1)  # Keras appends an axis to weights of rank 1
         while sample_weight.shape.rank < labels.shape.rank:
             sample_weight = sample_weight[..., None]
         weights *= sample_weight
     if ignore_id is not None:
-        weights = tf.where(labels == ignore_id, 0.0, weights)
+        weights = tf.where(labels == ignore_id, tf.zeros_like(weights), weights)
     mask = getattr(logits, "_keras_mask", None)
     if mask is not None:
-        weights = tf.where(tf.cast(mask, tf.bool), weights, 0.0)
+        weights = tf.where(tf.cast(mask, tf.bool), weights, tf.zeros_like(weights))
     return weights
+
+
+def _where_counted(weights, values):
+    """The values [B, T], and 0 for tokens without a weight, whatever stands there."""
+    return tf.where(tf.not_equal(weights, 0), values, tf.zeros_like(values))
 
 
 def _labels_and_logits(y_true, y_pred):
@@ -136,7 +160,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         sample_weight: None, [B, T], [B, 1] or [B].
 
     Returns:
-        float32 scalar: sum(weight * loss) / sum(weight).
+        Scalar, float32 (float64 for float64 logits): sum(weight * loss) / sum(weight).
 
     Raises:
         ValueError: the ranks of labels and logits do not fit, or `label_smoothing` is out of range.
@@ -149,7 +173,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         if self.reduction != "mean_with_sample_weight":
             raise ValueError(
                 f"MaskedCrossentropy averages over real tokens only. Got reduction={self.reduction!r}; leave it out, "
-                "or use `keras_attention.training.losses.token_losses` for the loss of each token."
+                "or use `keras_attention.training.optimization.losses.token_losses` for the loss of each token."
             )
         self.label_smoothing = _check_smoothing(label_smoothing)
         self.ignore_id = ignore_id
@@ -160,15 +184,15 @@ class MaskedCrossentropy(keras.losses.Loss):
         labels, logits = _labels_and_logits(y_true, y_pred)
         with tf.name_scope(self.name):
             weights = token_weights(labels, logits, sample_weight, self.ignore_id)
-            losses = tf.where(weights != 0.0, token_losses(labels, logits, self.label_smoothing), 0.0)
+            losses = _where_counted(weights, token_losses(labels, logits, self.label_smoothing))
             count = replicas.summed(tf.reduce_sum(weights))
             return tf.math.divide_no_nan(tf.reduce_sum(weights * losses), tf.stop_gradient(count))
 
     def call(self, y_true, y_pred):
-        """The loss of each token, float32 [B, T], 0 where there is padding."""
+        """The loss of each token, [B, T], 0 where there is padding."""
         labels, logits = _labels_and_logits(y_true, y_pred)
         weights = token_weights(labels, logits, None, self.ignore_id)
-        return tf.where(weights != 0.0, token_losses(labels, logits, self.label_smoothing), 0.0)
+        return _where_counted(weights, token_losses(labels, logits, self.label_smoothing))
 
     def get_config(self):
         return {**super().get_config(), "label_smoothing": self.label_smoothing, "ignore_id": self.ignore_id}
@@ -190,7 +214,7 @@ class _TokenMean(keras.metrics.Metric):
     def update_state(self, y_true, y_pred, sample_weight=None):
         labels, logits = _labels_and_logits(y_true, y_pred)
         weights = token_weights(labels, logits, sample_weight, self.ignore_id)
-        values = tf.where(weights != 0.0, self.token_values(labels, logits), 0.0)
+        values = _where_counted(weights, self.token_values(labels, logits))
         self.total.assign_add(tf.cast(tf.reduce_sum(weights * values), self.total.dtype))
         self.count.assign_add(tf.cast(tf.reduce_sum(weights), self.count.dtype))
 
@@ -255,4 +279,5 @@ class MaskedAccuracy(_TokenMean):
         super().__init__(name=name, ignore_id=ignore_id, **kwargs)
 
     def token_values(self, labels, logits):
-        return tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == labels, tf.float32)
+        right = tf.argmax(logits, axis=-1, output_type=tf.int32) == labels
+        return tf.cast(right, accumulation_dtype(logits.dtype))

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from keras_attention.layers.positions import schemes
 from keras_attention.ops.basics import checks
+from keras_attention.ops.dense.dot_product import accumulation_dtype
 
 # What `Supports` must declare for each kind of scheme.
 _NEEDS = {"heads": "rotary", "distance": "relative", "grid": "bias"}
@@ -46,7 +47,8 @@ def enter(layer, q, k, projected, bias, *, cross, padding, state):
     if scheme.acts_on == "grid":
         grid = scheme.bias_of_grid()[None]
         _check_grid(scheme, grid.shape[-1], q.shape[2], state)
-        return q, k, projected, grid if bias is None else grid + tf.cast(bias, grid.dtype)
+        dtype = accumulation_dtype(q.dtype)
+        return q, k, projected, grid if bias is None else tf.cast(grid, dtype) + tf.cast(bias, dtype)
     places = _places(padding, checks.sizes(q)[2], None if state is None else _count(state))
 
     def rotate(x):

@@ -27,8 +27,9 @@ class MultiHeadAttention(keras.layers.Layer):
     three, or use keywords.
 
     Masks. `mask` limits pairs of query and key: boolean, True = may attend, of shape [B, H|1, T, S] or [B, T, S];
-    floating is read in the documents' sense, 1 = blocked, with a warning; integers are refused. Rank 2, (T, S), is
-    taken only where T cannot be mistaken for B. `padding_mask` [B, S] marks real keys. `use_causal_mask` hides the
+    floating is read in the documents' sense, 1 = blocked, with a warning, and other values are refused where they are
+    known (inside a graph every number but 0 blocks); integers are refused. Rank 2, (T, S), is taken only where T cannot
+    be mistaken for B. `padding_mask` [B, S] marks real keys. `use_causal_mask` hides the
     future, aligned bottom-right. Keras' implicit masks (Embedding with `mask_zero=True`) are honoured on v, k and q,
     are never taken off the inputs, and q's goes on with the output. A query that may attend to nothing gets zeros
     before the output projection, with zero gradients. Attention cannot take out a NaN that stands in a masked
@@ -59,7 +60,8 @@ class MultiHeadAttention(keras.layers.Layer):
         v: [B, S, E], or the only input. k: [B, S, E]. q: [B, T, E].
         mask, padding_mask, use_causal_mask: see above; with `state`, `padding_mask` is about the new tokens, [B, T].
         global_mask: boolean [B, T], True = a token that sees and is seen by all, for mechanisms with such tokens.
-        bias: floating, [H, T, S], [B|1, H|1, T, S] or [T, S], added to the scores; -inf = blocked. Kept in float32.
+        bias: floating, [H, T, S], [B|1, H|1, T, S] or [T, S], added to the scores; -inf = blocked. Kept in float32
+            (float64 under that policy).
         return_attention_scores: also return the weights [B, H, T, S].
         previous_scores: floating [B, H, T, S], the raw scores of the layer before, which are added to this layer's
             (residual attention: He et al., "RealFormer", 2020, https://arxiv.org/abs/2012.11747).

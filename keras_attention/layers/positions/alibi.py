@@ -1,7 +1,10 @@
 """ALiBi: scores that fall linearly with the distance."""
 
+import tensorflow as tf
+
 from keras_attention.layers.positions.schemes import DistanceScheme, register
 from keras_attention.ops.basics import positions
+from keras_attention.ops.dense.dot_product import accumulation_dtype
 
 
 @register("alibi")
@@ -18,7 +21,7 @@ class ALiBi(DistanceScheme):
         q_length, k_length: T and S, ints or scalar tensors; S = T by default. The last query stands at the last key.
 
     Returns:
-        float32 [H, T, S], to be added to the scores.
+        float32 [H, T, S] (float64 under that policy), to be added to the scores.
 
     Reference: Press et al., "Train Short, Test Long", 2022, https://arxiv.org/abs/2108.12409
     """
@@ -29,4 +32,4 @@ class ALiBi(DistanceScheme):
         self.built = True
 
     def bias_at(self, distance):
-        return positions.alibi_bias(distance, self.slopes)
+        return positions.alibi_bias(distance, self.slopes, accumulation_dtype(tf.as_dtype(self.compute_dtype)))

@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.ops.basics import checks
+from keras_attention.ops.dense.dot_product import accumulation_dtype
 
 BEYOND = ("error", "interpolate", "clip")
 
@@ -75,11 +76,12 @@ class PositionalEncoding(keras.layers.Layer):
 
     def _stretched(self, table, length):
         # Endpoints stay endpoints; up to max_len nothing is stretched.
-        step = tf.cast(self.max_len - 1, tf.float32) / tf.cast(tf.maximum(length - 1, 1), tf.float32)
-        place = tf.range(length)
-        place = tf.where(length > self.max_len, tf.cast(place, tf.float32) * step, tf.cast(place, tf.float32))
+        dtype = accumulation_dtype(table.dtype)
+        step = tf.cast(self.max_len - 1, dtype) / tf.cast(tf.maximum(length - 1, 1), dtype)
+        place = tf.cast(tf.range(length), dtype)
+        place = tf.where(length > self.max_len, place * step, place)
         low = tf.minimum(tf.cast(tf.floor(place), tf.int32), self.max_len - 1)
-        share = tf.cast(place - tf.cast(low, tf.float32), table.dtype)[:, None]
+        share = tf.cast(place - tf.cast(low, dtype), table.dtype)[:, None]
         high = tf.minimum(low + 1, self.max_len - 1)
         return tf.gather(table, low) * (1 - share) + tf.gather(table, high) * share
 
@@ -100,8 +102,8 @@ class PositionalEncoding(keras.layers.Layer):
 class SinusoidalEncoding(keras.layers.Layer):
     """Fixed positions: sines and cosines of falling frequency, right at any position.
 
-    Feature 2i is sin(p / 10000^(2i/d)), feature 2i+1 the cosine of the same. Angles are computed in float32 whatever
-    the policy: 257 is not a bfloat16 number.
+    Feature 2i is sin(p / 10000^(2i/d)), feature 2i+1 the cosine of the same. Angles are computed in at least float32
+    whatever the policy: 257 is not a bfloat16 number.
 
     Call arguments:
         x: [B, T, d].
@@ -124,23 +126,23 @@ class SinusoidalEncoding(keras.layers.Layer):
 
     def call(self, x, positions=None, limit=None):
         width = x.shape[-1]
-        if positions is None:
-            return x + tf.cast(sinusoids(tf.range(checks.sizes(x)[1]), width), x.dtype)
-        if limit is None:
-            return x + tf.cast(sinusoids(positions, width), x.dtype)
-        return x + tf.gather(tf.cast(sinusoids(tf.range(limit), width), x.dtype), positions)
+        dtype = accumulation_dtype(x.dtype)
+        if limit is not None and positions is not None:
+            return x + tf.gather(tf.cast(sinusoids(tf.range(limit), width, dtype), x.dtype), positions)
+        positions = tf.range(checks.sizes(x)[1]) if positions is None else positions
+        return x + tf.cast(sinusoids(positions, width, dtype), x.dtype)
 
     def compute_output_shape(self, x_shape):
         return x_shape
 
 
-def sinusoids(positions, width):
-    """Interleaved sines and cosines, float32 [..., width], of integer positions [...]."""
+def sinusoids(positions, width, dtype=tf.float32):
+    """Interleaved sines and cosines, [..., width] of `dtype`, of integer positions [...]."""
     pair = np.arange(width) // 2
-    frequencies = (10000.0 ** (-2.0 * pair / width)).astype(np.float32)
+    frequencies = tf.constant(10000.0 ** (-2.0 * pair / width), dtype)
     # A cosine is a sine a quarter turn on; two tables would need an interleave.
-    is_cosine = (np.arange(width) % 2).astype(np.float32)
-    angles = tf.cast(positions, tf.float32)[..., None] * frequencies
+    is_cosine = tf.constant(np.arange(width) % 2, dtype)
+    angles = tf.cast(positions, dtype)[..., None] * frequencies
     return tf.sin(angles) * (1 - is_cosine) + tf.cos(angles) * is_cosine
 
 

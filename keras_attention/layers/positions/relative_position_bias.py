@@ -141,12 +141,15 @@ class RelativePositionBias2D(PositionScheme):
             return self.bias_of_grid()
         height, width = self.window
         rows, columns = grid
-        table = tf.reshape(tf.cast(self.table, tf.float32), [2 * height - 1, 2 * width - 1, self.num_heads])
+        table = tf.reshape(self._wide_table(), [2 * height - 1, 2 * width - 1, self.num_heads])
         table = patch_grids.resize_table(table, 2 * rows - 1, 2 * columns - 1, patch_grids.linear_matrix)
         return self._joined(tf.reshape(table, [-1, self.num_heads]), positions.grid_offsets((rows, columns)))
 
     def bias_of_grid(self):
-        return self._joined(tf.cast(self.table, accumulation_dtype(tf.as_dtype(self.table.dtype))), self.offsets)
+        return self._joined(self._wide_table(), self.offsets)
+
+    def _wide_table(self):
+        return tf.cast(self.table, accumulation_dtype(tf.as_dtype(self.table.dtype)))
 
     def _joined(self, table, offsets):
         """The bias of a grid with these offsets, beside that of the tokens before it."""

@@ -59,6 +59,9 @@ def causal_rows(query_length, key_length, query_positions=None):
 def as_boolean(mask, name="mask"):
     """Reads a user's mask: boolean as it is, floating in the documents' sense (nonzero = blocked).
 
+    Values are known in eager code and of constants in a graph. Where only the running graph knows them, each number
+    other than 0 blocks, 0.3 as well as 1: a graph cannot be trusted to refuse them.
+
     Raises:
         TypeError: for integers, whose sense cannot be told.
         ValueError: for floating numbers other than 0 and 1, where they are known (they look additive).

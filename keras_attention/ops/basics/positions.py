@@ -73,10 +73,10 @@ def alibi_slopes(num_heads):
     return np.concatenate([slopes, between[: num_heads - below]])
 
 
-def alibi_bias(distance, slopes):
-    """-slope * |distance|: int32 [B|1, H|1, ...] and [H] -> float32 [B|1, H, ...]."""
+def alibi_bias(distance, slopes, dtype=tf.float32):
+    """-slope * |distance|: int32 [B|1, H|1, ...] and [H] -> [B|1, H, ...] of `dtype`."""
     slopes = np.reshape(slopes, [1, -1, *[1] * (distance.shape.rank - 2)])
-    return tf.cast(tf.abs(distance), tf.float32) * tf.constant(-slopes, tf.float32)
+    return tf.cast(tf.abs(distance), dtype) * tf.constant(-slopes, dtype)
 
 
 def relative_buckets(num_buckets, max_distance, bidirectional):

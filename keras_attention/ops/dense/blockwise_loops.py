@@ -162,8 +162,9 @@ class _Tiles:
         self.rows = self.groups * tiling.query_block
         self.query_tiles = query_room // tiling.query_block  # that there is room for; the loops may stop earlier
         self.key_tiles = checks.sizes(k)[2] // tiling.key_block
-        self.real_query_tiles = blockwise_plan.blocks_in(limits.query_length, tiling.query_block)
-        self.real_key_tiles = blockwise_plan.blocks_in(limits.key_length, tiling.key_block)
+        # At least one, of padding, where a length is 0: an empty list of tiles of unknown shape cannot be joined.
+        self.real_query_tiles = tf.maximum(blockwise_plan.blocks_in(limits.query_length, tiling.query_block), 1)
+        self.real_key_tiles = tf.maximum(blockwise_plan.blocks_in(limits.key_length, tiling.key_block), 1)
         if limits.positions is not None:
             by_tile = tf.reshape(limits.positions, [-1, self.query_tiles, tiling.query_block])
             self.reach = tf.reduce_max(by_tile, axis=[0, 2])  # the last key that any row of a tile may see

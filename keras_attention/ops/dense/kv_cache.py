@@ -38,7 +38,7 @@ def append(store, k, v, valid):
 
     Args:
         store: see the module.
-        k, v: [B, H, T, D], [B, H, T, Dv].
+        k, v: [B, H, T, D], [B, H, T, Dv]; T may be 0.
         valid: boolean [B, T], True = a real token, or None where all are.
 
     Returns:
@@ -67,7 +67,7 @@ def _append_fixed(store, k, v, valid):
     capacity = checks.sizes(store["key"])[2]
     lengths = store["lengths"]
     counts = tf.cumsum(tf.cast(valid, tf.int32), axis=1)  # [B, T]
-    total = lengths + counts[:, -1]
+    total = lengths + tf.reduce_sum(tf.cast(valid, tf.int32), axis=1)
     overflow = total > capacity
     if checks.is_concrete(overflow) and bool(tf.reduce_any(overflow)):
         raise ValueError(
@@ -87,6 +87,9 @@ def _append_fixed(store, k, v, valid):
         # A gather, so that no index can clamp or wrap, and nothing of C x T.
         order, _, count = blocks.pack(valid)
         hit = (rank >= 0) & (rank < count[:, None]) & fits
+        if not valid.shape[1]:  # 0, or perhaps 0: there must be something to gather
+            order = blocks.padded(order, 1, 0, 1)
+            k, v = blocks.padded(k, 2, 0, 1), blocks.padded(v, 2, 0, 1)
         source = tf.gather(order, tf.clip_by_value(rank, 0, checks.sizes(k)[2] - 1), axis=1, batch_dims=1)
         new_k, new_v = blocks.take(k, source[:, None]), blocks.take(v, source[:, None])
     hit4 = hit[:, None, :, None]

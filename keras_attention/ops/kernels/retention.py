@@ -84,15 +84,17 @@ def retention_recurrent(q, k, v, log_decay, *, padding_mask=None, scale=None, no
         memory = faded + k[:, :, t, :, None] * v[:, :, t, None, :]
         return t + 1, memory, rows.write(t, tf.matmul(q[:, :, t, None, :], memory)[:, :, 0])
 
-    rows = tf.TensorArray(q.dtype, size=length, element_shape=[None, q.shape[1], v.shape[-1]])
+    rows = tf.TensorArray(q.dtype, size=length + 1, element_shape=[None, q.shape[1], v.shape[-1]])
+    # One row more than there are tokens: an empty list could not be stacked.
+    rows = rows.write(length, tf.zeros([batch, heads, v.shape[-1]], q.dtype))
     # The bound on the trip count lets XLA differentiate the loop.
     _, memory, rows = tf.while_loop(
         lambda t, *_: t < length, step, (0, tf.cast(state["s"], q.dtype), rows), maximum_iterations=length
     )
-    out = tf.transpose(rows.stack(), [1, 2, 0, 3])
+    out = tf.transpose(rows.stack()[:length], [1, 2, 0, 3])
     out = tf.ensure_shape(out, q.shape[:-1].concatenate(v.shape[-1:]))
     out = _normalized(out, position, log_decay) if normalize else out
-    return tf.cast(out, result), {"s": memory, "position": position[:, -1]}
+    return tf.cast(out, result), {"s": memory, "position": _position_after(state, length, padding_mask)}
 
 
 def retention_chunkwise(
@@ -117,25 +119,24 @@ def retention_chunkwise(
     batch, heads, length, depth = checks.sizes(q)
     state = retention_state(batch, heads, depth, v.shape[-1], q.dtype) if state is None else state
     chunk = chunks.size_for(length, chunk_size)
-    inside, ends = _chunk_positions(length, padding_mask, chunk)  # [B|1, N, C], [B|1, N]
+    inside, bounds = _chunk_positions(length, padding_mask, chunk)  # [B|1, N, C], [B|1, N + 1]
     decay_by = log_decay[:, None, None, :]  # [H, 1, 1, 1|Dv]
     q, k, v = (chunks.split(x, chunk) for x in (q, k, v))  # [B, H, N, C, D]
     inside = tf.cast(inside, q.dtype)[:, None, :, :, None]  # [B|1, 1, N, C, 1], 1 for the first real token of a chunk
-    ends = tf.cast(ends, q.dtype)[:, None, :]  # [B|1, 1, N], real tokens up to the end of each chunk
-    starts = tf.concat([tf.zeros_like(ends[..., :1]), ends[..., :-1]], axis=-1)
+    bounds = tf.cast(bounds, q.dtype)[:, None, :]  # [B|1, 1, N + 1]
 
     scores = tf.linalg.band_part(tf.matmul(q, k, transpose_b=True), -1, 0)
     # decay^(t - s) as decay^(t - m) * decay^(m - s) about the middle m of the chunk.
     rise = tf.exp((chunk / 2 - inside) * decay_by)  # [B|1, H, N, C, 1|Dv]
     out = tf.matmul(scores, v * rise) * tf.exp((inside - chunk / 2) * decay_by)
-    left = (ends - starts)[..., None, None] - inside  # decay still to come inside the chunk
+    left = (bounds[..., 1:] - bounds[..., :-1])[..., None, None] - inside  # decay still to come inside the chunk
     added = tf.matmul(k, v * tf.exp(left * decay_by), transpose_a=True)  # [B, H, N, D, Dv]
-    memory, final = _carried(added, starts, ends, log_decay, tf.cast(state["s"], q.dtype))
+    memory, final = _carried(added, bounds, log_decay, tf.cast(state["s"], q.dtype))
     out += tf.matmul(q, memory) * tf.exp(inside * decay_by)
     out = chunks.join(out, length)
     position = token_positions(length, padding_mask) + state["position"][:, None]
     out = _normalized(out, position, log_decay) if normalize else out
-    return tf.cast(out, result), {"s": final, "position": position[:, -1]}
+    return tf.cast(out, result), {"s": final, "position": _position_after(state, length, padding_mask)}
 
 
 def retention_bidirectional(q, k, v, log_decay, *, padding_mask=None, scale=None, chunk_size=CHUNK):
@@ -209,18 +210,27 @@ def _prepared(q, k, v, log_decay, padding_mask, scale):
 
 
 def _chunk_positions(length, padding_mask, chunk):
-    """int32 [B or 1, N, C], the same counted from each chunk's start, and [B or 1, N], their number up to its end."""
+    """Real tokens counted from each chunk's start, int32 [B or 1, N, C], and up to the bounds, [B or 1, N + 1]."""
     real = tf.ones([1, length], tf.int32) if padding_mask is None else tf.cast(padding_mask, tf.int32)
     real = chunks.split(real[..., None], chunk)[..., 0]
-    return tf.cumsum(real, axis=-1), tf.cumsum(tf.reduce_sum(real, axis=-1), axis=-1)
+    ends = tf.cumsum(tf.reduce_sum(real, axis=-1), axis=-1)
+    return tf.cumsum(real, axis=-1), tf.pad(ends, [[0, 0], [1, 0]])
 
 
-def _carried(added, starts, ends, log_decay, before):
-    """The memory [B, H, N, D, Dv] that each chunk starts from, and the last one [B, H, D, Dv]."""
+def _position_after(state, length, padding_mask):
+    """int32 [B]: the number of real tokens read, those of before included."""
+    new = length if padding_mask is None else tf.reduce_sum(tf.cast(padding_mask, tf.int32), axis=1)
+    return state["position"] + new
+
+
+def _carried(added, bounds, log_decay, before):
+    """The memory [B, H, N, D, Dv] that each chunk starts from, and the last one [B, H, D, Dv].
+
+    bounds [B|1, 1, N + 1]: real tokens up to the start of each chunk and, last, up to the end.
+    """
     batch, heads, number, depth, value_depth = checks.sizes(added)
     # What chunk j added has faded by decay^(start of n - end of j) when chunk n starts; row N is the end of the last.
-    starts = tf.concat([starts, ends[..., -1:]], axis=-1)  # [B|1, 1, N + 1]
-    since = starts[..., :, None] - ends[..., None, :]  # [B|1, 1, N + 1, N]
+    since = bounds[..., :, None] - bounds[..., None, 1:]  # [B|1, 1, N + 1, N]
     earlier = tf.range(number) < tf.range(number + 1)[:, None]
     channels = log_decay.shape[-1]
     exponent = tf.maximum(since, 0)[:, :, None] * log_decay[:, :, None, None]  # [B|1, H, 1|Dv, N + 1, N]
@@ -230,14 +240,15 @@ def _carried(added, starts, ends, log_decay, before):
         memory = tf.reshape(flat, [batch, heads, number + 1, depth, value_depth])
     else:
         memory = tf.transpose(tf.matmul(fade, tf.transpose(added, [0, 1, 4, 2, 3])), [0, 1, 3, 4, 2])
-    memory += before[:, :, None] * tf.exp(starts[..., None, None] * log_decay[:, None, None, :])
+    memory += before[:, :, None] * tf.exp(bounds[..., None, None] * log_decay[:, None, None, :])
     return memory[:, :, :-1], memory[:, :, -1]
 
 
 def _normalized(out, position, log_decay):
-    """Divides rows by 1 + decay + ... + decay^(position - 1)."""
+    """Divides rows by 1 + decay + ... + decay^(position - 1), of which there is a closed form for decays below 1."""
     count = tf.maximum(tf.cast(position, out.dtype), 1)[:, None, :, None]
-    log_decay = tf.minimum(log_decay, -1e-6)[:, None, :]  # [H, 1, 1|Dv]
+    # A decay that was rounded to 1 must not make 0 / 0; far below any that float32 holds, so that no other one moves.
+    log_decay = tf.minimum(log_decay, -1e-15)[:, None, :]  # [H, 1, 1|Dv]
     return out * _one_minus_exp(log_decay) / _one_minus_exp(count * log_decay)
 
 

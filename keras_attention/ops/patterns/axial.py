@@ -5,7 +5,7 @@ import math
 import tensorflow as tf
 
 from keras_attention.ops.basics import checks
-from keras_attention.ops.dense import dot_product
+from keras_attention.ops.dense import dot_product, dropout_bits
 from keras_attention.ops.patterns import blocks
 
 
@@ -66,13 +66,13 @@ def axial(
         allowed = tf.transpose(grid_keys, order)[..., None, :]
         if n:
             lines_k, lines_v, allowed = _with_class_tokens(lines_k, lines_v, allowed, k, v, real, n)
-        seed = None if dropout_seed is None else dropout_seed + [0, number]
+        seed = dropout_bits.stream(dropout_seed, number)
         lines = blocks.attend(lines_q, lines_k, lines_v, allowed, dropout_seed=seed, **options)
         out = tf.transpose(lines, [*back, rank + 2])
     out = tf.reshape(out, [batch, heads, cells, v.shape[-1]])
     if not n:
         return out
-    seed = None if dropout_seed is None else dropout_seed + [0, rank]
+    seed = dropout_bits.stream(dropout_seed, rank)
     first = blocks.attend(q[:, :, :n], k, v, real[:, None, None, :], dropout_seed=seed, **options)
     return tf.concat([first, out], axis=2)
 

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_attention.ops.basics import checks, masks
-from keras_attention.ops.dense import dot_product
+from keras_attention.ops.dense import dot_product, dropout_bits
 from keras_attention.ops.patterns import blocks, random_keys, windows
 
 
@@ -164,7 +164,7 @@ def bigbird(
         ahead = (tf.range(length) - first[:, None])[None, None]
         if use_causal_mask:
             allowed = masks.joined(allowed, ahead <= 0)
-        other_seed = None if dropout_seed is None else dropout_seed + [0, 1]
+        other_seed = dropout_bits.stream(dropout_seed, 1)
         rows = blocks.attend(q[:, :, :edge], k, v, allowed, bias=bias(ahead), dropout_seed=other_seed, **options)
         out = tf.concat([rows, out[:, :, edge:]], axis=2)
     return out if rank is None else blocks.unpacked(out, rank, count)

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_attention.ops.basics import checks, masks
-from keras_attention.ops.dense import dot_product
+from keras_attention.ops.dense import dot_product, dropout_bits
 from keras_attention.ops.patterns import blocks, windows
 
 
@@ -101,7 +101,7 @@ def longformer(
     ahead = tf.range(length) - index[:, None, :, None]  # [B or 1, 1, G, T]
     if use_causal_mask:
         allowed = masks.joined(allowed, ahead <= 0)
-    own_seed = None if dropout_seed is None else dropout_seed + [0, 1]
+    own_seed = dropout_bits.stream(dropout_seed, 1)
     own_bias = None if distance_bias is None else distance_bias(ahead)
     rows = blocks.attend(
         blocks.take(q_global, index[:, None]),

@@ -4,13 +4,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.ops.basics import checks
+from keras_attention.ops.dense import dot_product
 
 # Odd numbers without a pattern; products wrap around at 64 bits.
 _MULTIPLIERS = [np.int64(n) for n in (0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x14D049BB133111EB)]
 
 
 def info_nce(image, text, scale, *, all_images=None, all_texts=None, first=0, duplicates=None):
-    """The symmetric InfoNCE loss of each pair, in float32.
+    """The symmetric InfoNCE loss of each pair, in at least float32.
 
     The pair in row i is compared with all texts and with all images of the batch: the loss is the mean of
     -log softmax(scale * image_i . text_j) at j = i and of the same with both sides exchanged.
@@ -25,14 +26,15 @@ def info_nce(image, text, scale, *, all_images=None, all_texts=None, first=0, du
             otherwise a right answer would count as a wrong one. The pair's own place does not matter.
 
     Returns:
-        float32 [B].
+        float32 [B]; float64 for float64 embeddings.
 
     Reference: Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", 2021,
     https://arxiv.org/abs/2103.00020; van den Oord et al., 2018, https://arxiv.org/abs/1807.03748
     """
-    image, text = tf.cast(image, tf.float32), tf.cast(text, tf.float32)
-    all_images = image if all_images is None else tf.cast(all_images, tf.float32)
-    all_texts = text if all_texts is None else tf.cast(all_texts, tf.float32)
+    dtype = dot_product.accumulation_dtype(image.dtype)
+    image, text = tf.cast(image, dtype), tf.cast(text, dtype)
+    all_images = image if all_images is None else tf.cast(all_images, dtype)
+    all_texts = text if all_texts is None else tf.cast(all_texts, dtype)
     batch, total = checks.sizes(image)[0], checks.sizes(all_texts)[0]
     own = tf.cast(first, tf.int32) + tf.range(batch)
     left_out = None
@@ -40,9 +42,9 @@ def info_nce(image, text, scale, *, all_images=None, all_texts=None, first=0, du
         left_out = tf.logical_and(duplicates, own[:, None] != tf.range(total))
     losses = []
     for x, others in ((image, all_texts), (text, all_images)):
-        logits = tf.cast(scale, tf.float32) * tf.matmul(x, others, transpose_b=True)
+        logits = tf.cast(scale, dtype) * tf.matmul(x, others, transpose_b=True)
         if left_out is not None:
-            logits = tf.where(left_out, tf.constant(-np.inf, tf.float32), logits)
+            logits = tf.where(left_out, tf.constant(-np.inf, dtype), logits)
         losses.append(tf.nn.sparse_softmax_cross_entropy_with_logits(own, logits))
     return (losses[0] + losses[1]) / 2
 

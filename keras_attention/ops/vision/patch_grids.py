@@ -39,7 +39,7 @@ def pad_to_multiple(x, multiple):
     return tf.pad(x, [[0, 0], [0, below], [0, right], [0, 0]])
 
 
-def bicubic_matrix(size, source):
+def bicubic_matrix(size, source, dtype=tf.float32):
     """The matrix [size, source], float32, that resizes a line of `source` numbers to `size`.
 
     Pixel centres stand at half numbers, borders are repeated, the kernel is Keys' with a = -0.75: what PyTorch's
@@ -47,25 +47,25 @@ def bicubic_matrix(size, source):
 
     Reference: Keys, "Cubic Convolution Interpolation for Digital Image Processing", 1981.
     """
-    scale = tf.cast(source, tf.float32) / tf.cast(size, tf.float32)
-    centre = (tf.range(tf.cast(size, tf.float32))[:, None] + 0.5) * scale - 0.5  # [size, 1]
+    scale = tf.cast(source, dtype) / tf.cast(size, dtype)
+    centre = (tf.range(tf.cast(size, dtype))[:, None] + 0.5) * scale - 0.5  # [size, 1]
     first = tf.floor(centre)
-    taps = tf.constant([-1.0, 0.0, 1.0, 2.0])
+    taps = tf.constant([-1.0, 0.0, 1.0, 2.0], dtype)
     distance = tf.abs(centre - first - taps)  # [size, 4], at most 2
     a = _SHARPNESS
     near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
     weights = tf.where(distance <= 1, near, far)
     index = tf.clip_by_value(tf.cast(first + taps, tf.int32), 0, source - 1)
-    return tf.reduce_sum(tf.one_hot(index, source) * weights[..., None], axis=1)
+    return tf.reduce_sum(tf.one_hot(index, source, dtype=dtype) * weights[..., None], axis=1)
 
 
-def linear_matrix(size, source):
+def linear_matrix(size, source, dtype=tf.float32):
     """As `bicubic_matrix`, but linear and with the ends kept; one number alone is that in the middle."""
-    last = tf.cast(size - 1, tf.float32)
+    last = tf.cast(size - 1, dtype)
     step = (source - 1) / tf.maximum(last, 1)
-    place = (tf.range(tf.cast(size, tf.float32))[:, None] - last / 2) * step + (source - 1) / 2
-    return tf.nn.relu(1 - tf.abs(place - tf.range(source, dtype=tf.float32)))
+    place = (tf.range(tf.cast(size, dtype))[:, None] - last / 2) * step + (source - 1) / 2
+    return tf.nn.relu(1 - tf.abs(place - tf.range(source, dtype=dtype)))
 
 
 def resize_table(table, height, width, matrix=bicubic_matrix):
@@ -76,5 +76,5 @@ def resize_table(table, height, width, matrix=bicubic_matrix):
     """
     rows, columns, features = table.shape
     # First the rows, with all that stands in a row as one vector; then the columns of each row.
-    lines = tf.matmul(matrix(height, rows), tf.reshape(table, [rows, columns * features]))
-    return tf.matmul(matrix(width, columns), tf.reshape(lines, [height, columns, features]))
+    lines = tf.matmul(matrix(height, rows, table.dtype), tf.reshape(table, [rows, columns * features]))
+    return tf.matmul(matrix(width, columns, table.dtype), tf.reshape(lines, [height, columns, features]))
