@@ -17,10 +17,11 @@ from keras_attention.export.onnx_folder import check, graph
 from keras_attention.export.onnx_folder.check import PAST, PRESENT
 from keras_attention.export.report import ExportReport, is_graph_of_layers, precision_of
 from keras_attention.export.search_options import refuse_unused, search_options
-from keras_attention.export.signatures import capacity_of, decodes, decoding_endpoints, has_encoder
+from keras_attention.export.signatures import capacity_of, decodes, decoding_endpoints, has_encoder, is_on_bytes
 from keras_attention.models.clip import CLIP
 from keras_attention.models.text.decoder_lm import DecoderLM
 from keras_attention.models.text.transformer import Transformer
+from keras_attention.text import ByteTokenizer
 
 
 def export_onnx(
@@ -65,7 +66,8 @@ def export_onnx(
     Args:
         model: a built `keras.Model`.
         path: a folder that does not exist.
-        tokenizer: `keras_attention.text.SentencePieceTokenizer`, saved beside the graphs.
+        tokenizer: `keras_attention.text.SentencePieceTokenizer`, saved beside the graphs. Of a language model on bytes
+            its `ByteTokenizer`, noted in export.json for `TextGenerator`.
         beams, length_penalty: of the search, 1 and 0.6 by default, for clients: noted in export.json, and the beams in
             generation_config.json.
         max_length: size of the decoding state of a model without an encoder; its own `max_length` by default.
@@ -105,7 +107,8 @@ def export_onnx(
         refuse_unused("the state of a Transformer's ONNX folder grows", max_length=max_length)
     else:
         why = "only the ONNX folder of a Transformer holds texts and a search"
-        refuse_unused(why, tokenizer=tokenizer, beams=beams, length_penalty=length_penalty)
+        noted = is_on_bytes(model, tokenizer)
+        refuse_unused(why, tokenizer=None if noted else tokenizer, beams=beams, length_penalty=length_penalty)
     decoder = decodes(model) and not has_encoder(model)
     if not decoder:
         refuse_unused("the model has no decoding state of its own", max_length=max_length)
@@ -131,6 +134,7 @@ def export_onnx(
             if decoder:
                 check.compare_decoder(model, temporary, capacity, comparison)
         described = options if isinstance(model, Transformer) else {"max_length": capacity} if decoder else {}
+        described |= {"tokenizer": tokenizer.as_dict()} if isinstance(tokenizer, ByteTokenizer) else {}
         _describe(temporary, graphs, comparison, described)
         folder = folders.move_new(temporary, path)
     return ExportReport(folder, comparison.largest, comparison.differences, tuple(graphs))

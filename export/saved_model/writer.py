@@ -15,8 +15,9 @@ from keras_attention.export.quiet import quiet
 from keras_attention.export.report import ExportReport
 from keras_attention.export.saved_model import check, graph_scan
 from keras_attention.export.search_options import refuse_unused, search_options
-from keras_attention.export.signatures import capacity_of, decodes, decoding_endpoints, has_encoder
+from keras_attention.export.signatures import capacity_of, decodes, decoding_endpoints, has_encoder, is_on_bytes
 from keras_attention.models.clip import CLIP
+from keras_attention.text import SentencePieceTokenizer
 
 
 def export_saved_model(
@@ -78,7 +79,8 @@ def export_saved_model(
     Args:
         model: a built `keras.Model`.
         path: folder of the versions; new, or written by an earlier export.
-        tokenizer: `keras_attention.text.SentencePieceTokenizer`, or what has `tokenize` and `detokenize` like it.
+        tokenizer: `keras_attention.text.SentencePieceTokenizer`, or what has `tokenize` and `detokenize` like it. Of a
+            language model on bytes its `ByteTokenizer`, noted in export.json for `TextGenerator`.
         beams: width of the beam search of `translate` and `generate`; 1, greedy, by default.
         length_penalty: of the beam search, see `keras_attention.generation.beam_search`; 0.6 by default.
         max_length: size of decoding states and bound of answers; the model's own `max_length` by default.
@@ -114,7 +116,7 @@ def export_saved_model(
     options = search_options(beams, length_penalty)
     endpoints, capacity, own = {}, None, None
     if decodes(model):
-        capacity = capacity_of(model, max_length, texts=tokenizer is not None)
+        capacity = capacity_of(model, max_length, texts=tokenizer is not None and has_encoder(model))
         endpoints = {endpoint.name: endpoint for endpoint in decoding_endpoints(model, capacity)}
     if has_encoder(model):
         answers = Answers(model, capacity, **options)
@@ -126,14 +128,18 @@ def export_saved_model(
         own = own_endpoint(model, input_signature)
         endpoints["serving_default"] = own[0]
     with folders.beside(path) as temporary:
-        _write(temporary, endpoints, model, tokenizer)
+        _write(temporary, endpoints, model, tokenizer if has_encoder(model) else None)
         graph_scan.check(temporary)
         served = tf.saved_model.load(str(temporary)).signatures
         comparison = check.compare(
             model, served, capacity=capacity, tokenizer=tokenizer, own=own, samples=samples, **options
         )
         described = (options if has_encoder(model) else {}) | ({"max_length": capacity} if decodes(model) else {})
+        described |= {} if has_encoder(model) or tokenizer is None else {"tokenizer": tokenizer.as_dict()}
         _describe(temporary, endpoints, comparison, described)
+        if has_encoder(model) and isinstance(tokenizer, SentencePieceTokenizer):
+            # For those who want to know how many ids a text has; the graph has its own.
+            tokenizer.save(temporary / "assets.extra" / "tokenizer.model")
         version = folders.move_as_version(temporary, path)
     return ExportReport(version, comparison.largest, comparison.differences, tuple(sorted(endpoints)))
 
@@ -173,7 +179,9 @@ def _refuse_unused(model, tokenizer, beams, length_penalty, max_length, input_si
             refuse_unused("the search is greedy without beams= of at least 2", length_penalty=length_penalty)
         return
     why = "the model has no encoder, so that the export holds no search and no texts"
-    refuse_unused(why, tokenizer=tokenizer, beams=beams, length_penalty=length_penalty)
+    refuse_unused(
+        why, tokenizer=None if is_on_bytes(model, tokenizer) else tokenizer, beams=beams, length_penalty=length_penalty
+    )
     if not decodes(model):
         refuse_unused("the model has no decoding state", max_length=max_length)
 

@@ -68,5 +68,4 @@ def load(run):
         raise UsageError(f"{run} is an export already. Give a run folder of keras-attention train, or FILE.keras.")
     loaded = load_run(found)
     known = {"tokenizer": loaded.tokenizer, "images": loaded.images}
-    # An export of a language model takes ids: bytes have no tokenizer's file.
-    return loaded.model, {name: x for name, x in known.items() if x is not None and loaded.kind != "language"}
+    return loaded.model, {name: x for name, x in known.items() if x is not None}

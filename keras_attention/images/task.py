@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from keras_attention.errors import UsageError
-from keras_attention.images.files import resized
+from keras_attention.errors import UsageError, reason_of
+from keras_attention.images.files import MAX_PIXELS, resized
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,17 +33,21 @@ class ImageInput:
         # From JSON they come as lists.
         for name in ("mean", "std"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        if self.channels not in (1, 3):
+        if isinstance(self.channels, bool) or self.channels not in (1, 3):
             raise UsageError(f"channels must be 1 (grey) or 3 (RGB). Got {self.channels!r}.")
         for name in ("height", "width"):
             size = getattr(self, name)
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise UsageError(f"{name} must be a number of pixels. Got {size!r}.")
+        if self.height * self.width > MAX_PIXELS:
+            raise UsageError(
+                f"height and width must make at most {MAX_PIXELS:,} pixels. Got {self.height} x {self.width}."
+            )
         for name in ("mean", "std"):
             values = getattr(self, name)
-            if len(values) != self.channels or not all(np.isfinite(values)):
+            if len(values) != self.channels or not all(np.isfinite(np.float32(values))):
                 raise UsageError(f"{name} must hold {self.channels} numbers, one a channel. Got {values!r}.")
-        if min(self.std) <= 0:
+        if min(np.float32(self.std)) <= 0:
             raise UsageError(f"std must hold positive numbers. Got {self.std!r}.")
 
     def as_dict(self):
@@ -55,8 +59,9 @@ class ImageInput:
         """From the JSON object in `path`; UsageError where that holds none."""
         try:
             return cls(**stored)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"{path} does not describe images as training writes it ({error}).") from None
+        except (TypeError, ValueError, OverflowError) as error:
+            reason = reason_of(error)
+            raise UsageError(f"{path} does not describe images as training writes it ({reason}).") from None
 
     def pixels(self, images):
         """Images uint8 [h, w, channels] of any sizes as one array uint8 [B, height, width, channels]."""
@@ -88,6 +93,8 @@ class ImageTask(ImageInput):
 
     def __post_init__(self):
         super().__post_init__()
+        if isinstance(self.labels, str):
+            raise UsageError(f"labels must be a list of names. Got {self.labels!r}.")
         object.__setattr__(self, "labels", tuple(self.labels))
         if not self.labels or not all(isinstance(label, str) for label in self.labels):
             raise UsageError(f"labels must be the names of the classes. Got {self.labels!r}.")

@@ -34,6 +34,9 @@ class SavedModelBackend:
                 f"{found.path} does not translate text: its signature serving_default takes "
                 f"{', '.join(inputs) or 'nothing'}. Export the model with its tokenizer."
             )
+        self.max_length, file = self._saved.options.get("max_length"), found.path / "assets.extra" / "tokenizer.model"
+        # Earlier exports have no such file: the tokenizer is part of the graph.
+        self.tokenizer = SentencePieceTokenizer.load(file) if file.is_file() else None
 
     def translate(self, texts, *, beams=None, length_penalty=None):
         """The translations of one batch of texts, a list of `str`; the search is the one it was exported with."""

@@ -36,8 +36,7 @@ class Translator:
     Attributes:
         backend: as given; that of a run folder has `model` and `tokenizer`.
         truncated: list of `Truncation`, the texts of the last call that lost their end because they are longer than the
-            model's `max_length`. Empty for a SavedModel that was exported without its tokenizer's file, which cannot
-            be asked.
+            model's `max_length`. Always empty for a SavedModel of an earlier version, which cannot be asked.
 
     Example:
         >>> translator = Translator.load("runs/demo/run")

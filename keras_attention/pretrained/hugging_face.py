@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_attention.errors import UsageError
+from keras_attention.files import read_json
 
 _DTYPES = {
     "F64": "<f8",
@@ -19,6 +20,7 @@ _DTYPES = {
     "BOOL": "?",
 }
 _HEADER_LIMIT = 100_000_000
+_CURE = "Give a folder with config.json and model.safetensors."
 
 
 def read_config(folder, model_type):
@@ -28,13 +30,8 @@ def read_config(folder, model_type):
         UsageError: there is none, or it belongs to another type of model.
     """
     path = Path(folder) / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"{path} does not exist. Give a folder with config.json and model.safetensors.") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read ({error}). Restore it from a copy.") from None
-    found = config.get("model_type") if isinstance(config, dict) else None
+    config = read_json(path, cure=_CURE)
+    found = config.get("model_type")
     if found != model_type:
         raise UsageError(f"{path} must describe a model of type {model_type!r}. Got {found!r}.")
     return config
@@ -53,11 +50,11 @@ def read_tensors(folder):
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         return read_safetensors(folder / "model.safetensors")
-    try:
-        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise UsageError(f"{index} cannot be read ({error}). Restore it from a copy.") from None
-    return {name: x for file in files for name, x in read_safetensors(folder / Path(file).name).items()}
+    places = read_json(index, cure=_CURE).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
+        raise UsageError(f"{index} is damaged: its weight_map does not give a file for each tensor. {_CURE}")
+    files = sorted({Path(file).name for file in places.values()})
+    return {name: x for file in files for name, x in read_safetensors(folder / file).items()}
 
 
 def read_safetensors(path):

@@ -19,6 +19,10 @@ class ByteTokenizer:
     offset = 4
     vocab_size = 256 + offset
 
+    def as_dict(self):
+        """What config.json and export.json say of it."""
+        return {"kind": "bytes", "offset": self.offset}
+
     def encode(self, text):
         """int32 [N] of a `str` (its UTF-8) or `bytes`, without special ids."""
         data = text.encode("utf-8") if isinstance(text, str) else bytes(text)

@@ -180,12 +180,12 @@ def test_a_folder_with_a_table(tmp_path, rng):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "captions.json is no JSON"),
+        ("{", "captions.json is damaged: it is not a JSON list"),
         ("[]", "must hold a list of objects"),
         ('[{"tags": "a"}]', "Object 1 in .* must have a text under 'caption' or 'annotation'"),
         ('[{"caption": "a", "tags": [1]}]', "Object 1 in .* its tags"),
         ('[{"caption": "a"}]', "must hold a caption for each of the 96 images. Got 1"),
-        (b"\xff\xfe", "is not UTF-8"),
+        (b"\xff\xfe", "captions.json is damaged: it is not a JSON list"),
     ],
 )
 def test_bad_captions_are_one_line(files, tmp_path, content, message):

@@ -1,12 +1,12 @@
 """Images and their captions from where people keep them: an .npz file with JSON, or a folder with a table."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from keras_attention.errors import UsageError
+from keras_attention.files import read_json
 from keras_attention.images.files import read_image, resized
 from keras_attention.training.vision.image_sources import FOLDER_SIZE
 
@@ -127,11 +127,8 @@ def _read_text(path):
 
 
 def _read_json(path):
-    try:
-        content = json.loads(_read_text(path))
-    except ValueError as error:
-        raise UsageError(f"{path} is no JSON ({error}).") from None
-    if not isinstance(content, list) or not content or not all(isinstance(row, dict) for row in content):
+    content = read_json(path, list, "Give a .json file with a list of objects, one for each image.")
+    if not content or not all(isinstance(row, dict) for row in content):
         raise UsageError(f"{path} must hold a list of objects, one for each image.")
     return [_row(path, number, given) for number, given in enumerate(content, 1)]
 
