@@ -128,3 +128,23 @@ def test_another_backend_is_one_clear_error(backend):
     last = child.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: keras_attention runs on Keras' TensorFlow backend only.")
     assert f"Got backend '{backend}': set KERAS_BACKEND=tensorflow" in last
+
+
+def test_submodules_come_with_the_package():
+    """Case 102: `import keras_attention` is enough to write the name of any part, which is imported then."""
+    script = """
+import sys
+import keras_attention
+later = ("export", "training", "inference", "pretrained", "diagnostics")
+assert not [name for name in later if f"keras_attention.{name}" in sys.modules]
+for name in (*later, "checkpoints", "generation", "images", "models", "text"):
+    assert getattr(keras_attention, name).__name__ == f"keras_attention.{name}"
+    assert name in dir(keras_attention)
+try:
+    keras_attention.nothing
+except AttributeError as error:
+    assert "has no attribute 'nothing'" in str(error)
+else:
+    raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

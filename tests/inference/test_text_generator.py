@@ -76,7 +76,7 @@ def test_an_export_ends_where_its_state_ends(places):
     for name in ("saved", "onnx"):
         generator = TextGenerator.load(places[name])
         assert len(generator("a" * 10, max_new_tokens=MAX_LENGTH - 10)) == MAX_LENGTH - 10
-        with pytest.raises(UsageError, match="longer than the decoding state of .* Ask for fewer bytes"):
+        with pytest.raises(UsageError, match=r"longer than the decoding state of .* Ask for fewer bytes"):
             generator("a" * 10, max_new_tokens=MAX_LENGTH)
 
 
@@ -115,9 +115,9 @@ def test_other_vocabularies_and_weights_are_named(places, tmp_path):
 
 def test_bad_arguments_are_named(places):
     generator = TextGenerator.load(places["run"])
-    with pytest.raises(TypeError, match="prompt must be str or bytes. Got list"):
+    with pytest.raises(TypeError, match=r"prompt must be str or bytes\. Got list"):
         generator(["a"])
-    with pytest.raises(ValueError, match="max_new_tokens must be a whole number of at least 0. Got -1"):
+    with pytest.raises(ValueError, match=r"max_new_tokens must be a whole number of at least 0\. Got -1"):
         generator("a", max_new_tokens=-1)
     learned = language_model(positions="learned")
     backend = type(generator.backend)(learned)

@@ -294,6 +294,68 @@ def test_onnx_config(onnx_folder):
             Translator.load(folder)
 
 
+def test_any_of_several_ends_ends_an_answer(onnx_folder, tokenizer):
+    """Case 63: `eos_token_id` may be a list, whose ids are no part of the text."""
+    folder, toy = onnx_folder
+    toy.table[::2, 5] += 8  # one end after even ids, the other after odd ones
+    toy.write(folder, max_length=MAX_LENGTH)
+    generation = json.loads((folder / "generation_config.json").read_text())
+    for ends in ([3, 5], [5], 3):
+        (folder / "generation_config.json").write_text(json.dumps(generation | {"eos_token_id": ends}))
+        known, answers, met = set(np.atleast_1d(ends).tolist()), [], set()
+        for text in TEXTS:
+            source = [id for id in source_ids(tokenizer, [text], MAX_LENGTH)[0] if id]
+            limit = int(answer_limits(np.int32(len(source)), MAX_LENGTH))
+            ids = [2]
+            while len(ids) <= limit and ids[-1] not in known:
+                ids.append(int(toy.log_probs(source, ids).argmax()))
+            met.add(ids.pop() if ids[-1] in known else None)
+            answers.append(tokenizer.decode([ids])[0] if text.strip() else "")
+        assert met & known
+        assert Translator.load(folder)(TEXTS) == answers
+    for ends in ([], [3, "x"], "x", [True], -1, 10**12):
+        (folder / "generation_config.json").write_text(json.dumps(generation | {"eos_token_id": ends}))
+        with pytest.raises(
+            UsageError, match=r"generation_config\.json must say 'eos_token_id', an id or a list of ids"
+        ):
+            Translator.load(folder)
+
+
+def test_a_tokenizer_of_another_onnx_model_is_refused(onnx_folder):
+    """Case 108."""
+    folder, _ = onnx_folder
+    SentencePieceTokenizer.train(["abc", "bcd", "aef"] * 9, vocab_size=12).save(folder / "tokenizer.model")
+    with pytest.raises(UsageError, match=r"has a tokenizer of \d+ ids for a model of \d+: they were not trained"):
+        Translator.load(folder)
+
+
+@pytest.mark.parametrize("name", ["max_position_embeddings", "num_beams", "decoder_start_token_id", "pad_token_id"])
+def test_numbers_of_an_onnx_folder_are_checked(onnx_folder, name):
+    """Case 113."""
+    folder, _ = onnx_folder
+    generation = json.loads((folder / "generation_config.json").read_text())
+    for value in (10**12, -1, "x", [1], 1.5, True):
+        (folder / "generation_config.json").write_text(json.dumps(generation | {name: value}))
+        with pytest.raises(UsageError, match=rf"generation_config\.json must say '{name}', a whole number from"):
+            Translator.load(folder)
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    for options in (None, [], {"length_penalty": 10**400}):
+        (folder / "export.json").write_text(json.dumps({"options": options}))
+        with pytest.raises(UsageError, match=r"export\.json must give a finite number as length_penalty"):
+            Translator.load(folder)
+
+
+def test_graphs_are_bounded_and_serve_every_penalty(run):
+    """Case 115."""
+    translator = Translator.load(run)
+    answers = {penalty: translator(TEXTS, beams=3, length_penalty=penalty) for penalty in (-4.0, 0.0, 0.6, 8.0)}
+    assert len(translator.backend._functions) == 1 and len(set(map(tuple, answers.values()))) > 1
+    assert answers[0.6] == translator(TEXTS, beams=3)
+    for beams in (1, 2, 3, 4, 5):
+        translator(TEXTS[:1], beams=beams)
+    assert list(translator.backend._functions) == [2, 3, 4, 5]
+
+
 def test_bad_arguments_are_named(translator):
     with pytest.raises(TypeError, match=r"write translator\(\[text\]\)\[0\]"):
         translator("abc")
