@@ -10,6 +10,7 @@ import keras_attention
 from keras_attention.errors import UsageError
 from keras_attention.export import folders
 from keras_attention.export.kinds import clip
+from keras_attention.export.kinds import images as classifier
 from keras_attention.export.kinds.own import own_endpoint
 from keras_attention.export.kinds.translation_config import write_configs
 from keras_attention.export.kinds.translation_graphs import TransformerGraphs
@@ -156,13 +157,13 @@ def _export_clip(model, path, tokenizer, images, external_data_over):
 
 
 def _export_classifier(model, path, images, external_data_over):
-    images.check(model, images)
+    classifier.check(model, images)
     model = in_float32(model)
-    graphs = images.onnx_graphs(model, images)
+    graphs = classifier.onnx_graphs(model, images)
     with folders.beside(path) as temporary:
         _write(temporary, graphs, model, external_data_over)
-        images.write_configs(temporary, model, images)
-        comparison = images.compare_onnx(model, check.Graph(temporary / "model.onnx"), images)
+        classifier.write_configs(temporary, model, images)
+        comparison = classifier.compare_onnx(model, check.Graph(temporary / "model.onnx"), images)
         _describe(temporary, graphs, comparison, {"images": images.as_dict()})
         folder = folders.move_new(temporary, path)
     return ExportReport(folder, comparison.largest, comparison.differences, tuple(graphs))

@@ -9,6 +9,7 @@ import keras_attention
 from keras_attention.errors import UsageError
 from keras_attention.export import folders
 from keras_attention.export.kinds import clip
+from keras_attention.export.kinds import images as classifier
 from keras_attention.export.kinds.answers import Answers
 from keras_attention.export.kinds.own import own_endpoint
 from keras_attention.export.quiet import quiet
@@ -158,15 +159,15 @@ def _export_clip(model, path, tokenizer, images):
 
 
 def _export_classifier(model, path, images):
-    images.check(model, images)
-    endpoints = {endpoint.name: endpoint for endpoint in images.endpoints(model, images)}
+    classifier.check(model, images)
+    endpoints = {endpoint.name: endpoint for endpoint in classifier.endpoints(model, images)}
     endpoints["serving_default"] = endpoints["classify"]
     with folders.beside(path) as temporary:
         _write(temporary, endpoints, model, None)
         graph_scan.check(temporary)
         served = tf.saved_model.load(str(temporary)).signatures
-        comparison = images.compare_served(model, served, images)
-        _describe(temporary, endpoints, comparison, {"images": images.as_dict(), "decodes": images.DECODED})
+        comparison = classifier.compare_served(model, served, images)
+        _describe(temporary, endpoints, comparison, {"images": images.as_dict(), "decodes": classifier.DECODED})
         version = folders.move_as_version(temporary, path)
     return ExportReport(version, comparison.largest, comparison.differences, tuple(sorted(endpoints)))
 

@@ -124,7 +124,7 @@ def test_a_model_that_is_none_is_named(places, tmp_path, files, capsys):
         return lines[0]
 
     assert "nowhere does not exist" in refused(tmp_path / "nowhere")
-    assert "holds no classifier of images" in refused(tmp_path)
+    assert "holds no model. Expected an image classifier" in refused(tmp_path)
     grey, saved, onnx = places["grey"]
     for place, piece in (
         (grey, "config.json"),
@@ -140,7 +140,7 @@ def test_a_model_that_is_none_is_named(places, tmp_path, files, capsys):
     translator = tmp_path / "translator"
     write_run(translator, keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), GREY)
     (translator / "config.json").write_text("{}", encoding="utf-8")
-    assert "does not describe images" in refused(translator)
+    assert "holds a translation model, not an image classifier" in refused(translator)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
