@@ -209,7 +209,8 @@ def write_configs(folder, model, images=None):
             "model_type": "clip_text_model",
             "vocab_size": model.text_tower.vocab_size,
             "max_position_embeddings": model.text_tower.max_length,
-            "eos_token_id": model.text_tower.eos_id,
+            # Their code reads 2 as the largest id of each text.
+            "eos_token_id": 2 if model.text_tower.eos_id is None else model.text_tower.eos_id,
             "pad_token_id": model.text_tower.pad_id,
             "projection_dim": model.projection_dim,
         },

@@ -3,7 +3,17 @@
 from keras_attention.errors import UsageError
 from keras_attention.models import CLIP, TextEncoder, ViT
 from keras_attention.ops.basics.activations import quick_gelu
-from keras_attention.pretrained.hugging_face import KERNEL, MATRIX, assign, dense, norm, read_config, read_tensors
+from keras_attention.pretrained.hugging_face import (
+    KERNEL,
+    MATRIX,
+    assign,
+    built,
+    check_arguments,
+    dense,
+    norm,
+    read_config,
+    read_tensors,
+)
 
 # What transformers takes for granted where a config.json does not say it.
 _TEXT = {
@@ -58,18 +68,22 @@ def load_clip(folder, **kwargs):
 
     Reference: Radford et al., 2021, https://arxiv.org/abs/2103.00020
     """
+    check_arguments(kwargs, ("name", "dtype"), folder)
     config = read_config(folder, "clip")
     text = {**_TEXT, **(config.get("text_config") or {})}
     vision = {**_VISION, **(config.get("vision_config") or {})}
-    model = CLIP(
-        _image_tower(vision, kwargs.get("dtype")),
-        _text_tower(text, kwargs.get("dtype")),
-        projection_dim=config.get("projection_dim", 512),
-        **kwargs,
+    model = built(
+        lambda: CLIP(
+            _image_tower(vision, kwargs.get("dtype")),
+            _text_tower(text, kwargs.get("dtype")),
+            projection_dim=config.get("projection_dim", 512),
+            **kwargs,
+        ),
+        folder,
     )
-    model.build()
-    # Published patches are projected without a bias; here it starts at zero.
-    assign(read_tensors(folder), _wanted(model), ignored=_BUFFERS)
+    # Published patches are projected without a bias; here it is zero.
+    patches = model.image_tower.patch_embedding.projection
+    assign(model, read_tensors(folder), _wanted(model), ignored=_BUFFERS, new=[patches])
     return model
 
 
@@ -93,8 +107,6 @@ def _image_tower(config, dtype):
 
 def _text_tower(config, dtype):
     eos_id = config["eos_token_id"]
-    # Configs made before the id was known say 2, and mean the largest id.
-    eos_id = config["vocab_size"] - 1 if eos_id == 2 else eos_id
     return TextEncoder(
         config["vocab_size"],
         d_model=config["hidden_size"],
@@ -102,7 +114,8 @@ def _text_tower(config, dtype):
         num_heads=config["num_attention_heads"],
         mlp_dim=config["intermediate_size"],
         max_length=config["max_position_embeddings"],
-        eos_id=eos_id,
+        # Configs made before the id was known say 2, and mean the largest id of a text.
+        eos_id=None if eos_id == 2 else eos_id,
         pad_id=None,
         activation=_activation(config["hidden_act"]),
         epsilon=config["layer_norm_eps"],

@@ -7,7 +7,7 @@ import numpy as np
 from keras_attention.errors import UsageError
 from keras_attention.models import ViT
 from keras_attention.pretrained import image_options
-from keras_attention.pretrained.hugging_face import assign, read_config, read_tensors
+from keras_attention.pretrained.hugging_face import assign, built, check_arguments, read_config, read_tensors
 from keras_attention.pretrained.vit import wanted
 
 # What transformers takes for granted where a config.json does not say it.
@@ -40,7 +40,7 @@ def load_dinov2(path, **kwargs):
             Dinov2ForImageClassification; or an ONNX file that was exported from a model around Dinov2Model as it stands
             (needs the package onnx): the names of its nodes tell which tensor is what. What stands in that file beside
             the backbone is left out.
-        **kwargs: arguments of `ViT` that the weights do not decide, such as `mechanism` or `dtype`.
+        **kwargs: as for `load_vit`.
 
     Returns:
         A `ViT` with LayerScale and a class token, whose `hidden_states` and `features` are the published model's
@@ -54,6 +54,7 @@ def load_dinov2(path, **kwargs):
     Reference: Oquab et al., "DINOv2: Learning Robust Visual Features without Supervision", 2023,
     https://arxiv.org/abs/2304.07193
     """
+    check_arguments(kwargs, ("pooling", *image_options.OPEN), path)
     if Path(path).suffix == ".onnx":
         tensors = _onnx_tensors(path)
         config = {**_DEFAULTS, **_sizes(tensors, path)}
@@ -65,31 +66,34 @@ def load_dinov2(path, **kwargs):
         if config[option] != known:
             raise UsageError(f"{path}: {option}={config[option]} is not known here.")
     tensors = image_options.without_leading_ones(tensors, "embeddings.cls_token", "embeddings.position_embeddings")
-    num_classes = image_options.number_of_classes(tensors)
+    num_classes, from_file, tensors = image_options.head(tensors, kwargs, path)
     options = {
-        "num_classes": num_classes,
-        "pooling": "token" if num_classes is None else "token_mean",
         "dropout_rate": config["hidden_dropout_prob"],
         "attention_dropout_rate": config["attention_probs_dropout_prob"],
         "drop_path_rate": config["drop_path_rate"],
         **kwargs,
+        "num_classes": num_classes,
+        "pooling": image_options.pooling(kwargs, "token" if num_classes is None else "token_mean", from_file),
     }
-    model = ViT(
-        image_options.size(config["image_size"]),
-        image_options.size(config["patch_size"]),
-        d_model=config["hidden_size"],
-        num_layers=config["num_hidden_layers"],
-        num_heads=config["num_attention_heads"],
-        mlp_dim=int(config["hidden_size"] * config["mlp_ratio"]),
-        channels=config["num_channels"],
-        layer_scale=config["layerscale_value"],
-        activation=image_options.activation(config),
-        epsilon=config["layer_norm_eps"],
-        **options,
+    model = built(
+        lambda: ViT(
+            image_options.size(config["image_size"]),
+            image_options.size(config["patch_size"]),
+            d_model=config["hidden_size"],
+            num_layers=config["num_hidden_layers"],
+            num_heads=config["num_attention_heads"],
+            mlp_dim=int(config["hidden_size"] * config["mlp_ratio"]),
+            channels=config["num_channels"],
+            layer_scale=config["layerscale_value"],
+            activation=image_options.activation(config),
+            epsilon=config["layer_norm_eps"],
+            **options,
+        ),
+        path,
     )
-    model.build()
     names = {"norms": ("norm1", "norm2"), "feed": ("mlp.fc1", "mlp.fc2")}
-    assign(tensors, wanted(model, **names), ignored=_IGNORED)
+    new = [] if from_file or model.head is None else [model.head]
+    assign(model, tensors, wanted(model, with_head=from_file, **names), ignored=_IGNORED, new=new)
     return model
 
 

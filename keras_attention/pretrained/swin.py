@@ -6,7 +6,18 @@ from keras_attention.errors import UsageError
 from keras_attention.models import SwinTransformer
 from keras_attention.ops.basics.positions import grid_offsets
 from keras_attention.pretrained import image_options
-from keras_attention.pretrained.hugging_face import KERNEL, MATRIX, assign, dense, norm, read_config, read_tensors
+from keras_attention.pretrained.hugging_face import (
+    KERNEL,
+    MATRIX,
+    assign,
+    built,
+    check_arguments,
+    dense,
+    norm,
+    projections,
+    read_config,
+    read_tensors,
+)
 
 # What transformers takes for granted where a config.json does not say it.
 _DEFAULTS = {
@@ -36,7 +47,9 @@ def load_swin(folder, **kwargs):
 
     Args:
         folder: holds config.json and model.safetensors (or the files of an index).
-        **kwargs: arguments of `SwinTransformer` that the weights do not decide, such as `drop_path_rate` or `dtype`.
+        **kwargs: arguments of `SwinTransformer` that the weights do not decide: `num_classes` (None for features;
+            another number than the file's, or any where it has no head, for a new head, which is said), the rates of
+            dropout, `remat`, `seed`, `name` and `dtype`.
 
     Returns:
         A `SwinTransformer` whose `hidden_states`, `features` and logits are the published model's
@@ -49,6 +62,7 @@ def load_swin(folder, **kwargs):
 
     Reference: Liu et al., "Swin Transformer", 2021, https://arxiv.org/abs/2103.14030
     """
+    check_arguments(kwargs, [name for name in image_options.OPEN if name != "mechanism"], folder)
     config = {**_DEFAULTS, **read_config(folder, "swin")}
     image_options.required(config, folder, *_SIZES)
     if config["use_absolute_embeddings"]:
@@ -60,28 +74,32 @@ def load_swin(folder, **kwargs):
         heads = [name.removesuffix("weight") for name in tensors if name.endswith("self.query.weight")]
         heads = [name.replace("query", part) for name in heads for part in ("query", "key", "value")]
         tensors = image_options.zeros_for(tensors, [f"{h}bias" for h in heads], [f"{h}weight" for h in heads])
+    num_classes, from_file, tensors = image_options.head(tensors, kwargs, folder)
     options = {
-        "num_classes": image_options.number_of_classes(tensors),
         "dropout_rate": config["hidden_dropout_prob"],
         "attention_dropout_rate": config["attention_probs_dropout_prob"],
         "drop_path_rate": config["drop_path_rate"],
         **kwargs,
+        "num_classes": num_classes,
     }
-    model = SwinTransformer(
-        image_options.size(config["image_size"]),
-        image_options.size(config["patch_size"]),
-        window_size=window,
-        d_model=config["embed_dim"],
-        depths=config["depths"],
-        num_heads=config["num_heads"],
-        mlp_ratio=float(config["mlp_ratio"]),
-        channels=config["num_channels"],
-        activation=image_options.activation(config),
-        epsilon=config["layer_norm_eps"],
-        **options,
+    model = built(
+        lambda: SwinTransformer(
+            image_options.size(config["image_size"]),
+            image_options.size(config["patch_size"]),
+            window_size=window,
+            d_model=config["embed_dim"],
+            depths=config["depths"],
+            num_heads=config["num_heads"],
+            mlp_ratio=float(config["mlp_ratio"]),
+            channels=config["num_channels"],
+            activation=image_options.activation(config),
+            epsilon=config["layer_norm_eps"],
+            **options,
+        ),
+        folder,
     )
-    model.build()
-    assign(tensors, _wanted(model), ignored=_IGNORED)
+    new = [] if from_file or model.head is None else [model.head]
+    assign(model, tensors, _wanted(model, from_file), ignored=_IGNORED, new=new)
     return model
 
 
@@ -100,7 +118,7 @@ def _by_key(name, x):
     return x[::-1] if name.endswith(_TABLE) else x
 
 
-def _wanted(model):
+def _wanted(model, with_head):
     """`assign`'s `wanted`: name of each published tensor -> the variable that takes it and the order of its axes."""
     patches = "embeddings.patch_embeddings.projection"
     entries = {
@@ -115,9 +133,7 @@ def _wanted(model):
             block, prefix = next(blocks), f"encoder.layers.{stage}.blocks.{i}"
             entries |= {
                 **norm(f"{prefix}.layernorm_before", block.attention_residual.normalization),
-                **dense(f"{prefix}.attention.self.query", block.attention.query_projection),
-                **dense(f"{prefix}.attention.self.key", block.attention.key_projection),
-                **dense(f"{prefix}.attention.self.value", block.attention.value_projection),
+                **projections(f"{prefix}.attention.self", block.attention),
                 f"{prefix}.attention.self.{_TABLE}": (block.relative_bias.table, None),
                 **dense(f"{prefix}.attention.output.dense", block.attention.output_projection),
                 **norm(f"{prefix}.layernorm_after", block.feed_forward_residual.normalization),
@@ -130,4 +146,4 @@ def _wanted(model):
                 f"{prefix}.reduction.weight": (merging.reduction.kernel, MATRIX),
                 **norm(f"{prefix}.norm", merging.normalization),
             }
-    return entries if model.head is None else {**entries, **dense("classifier", model.head)}
+    return {**entries, **dense("classifier", model.head)} if with_head else entries

@@ -2,7 +2,17 @@
 
 from keras_attention.models import ViT
 from keras_attention.pretrained import image_options
-from keras_attention.pretrained.hugging_face import KERNEL, assign, dense, norm, read_config, read_tensors
+from keras_attention.pretrained.hugging_face import (
+    KERNEL,
+    assign,
+    built,
+    check_arguments,
+    dense,
+    norm,
+    projections,
+    read_config,
+    read_tensors,
+)
 
 # What transformers takes for granted where a config.json does not say it.
 _DEFAULTS = {
@@ -28,19 +38,23 @@ def load_vit(folder, **kwargs):
 
     Args:
         folder: holds config.json and model.safetensors (or the files of an index).
-        **kwargs: arguments of `ViT` that the weights do not decide, such as `mechanism`, `drop_path_rate` or `dtype`.
+        **kwargs: arguments of `ViT` that the weights do not decide: `num_classes` (None for features; another number
+            than the file's, or any where it has no head, for a new head, which is said), `pooling` ("token" or, without
+            the file's head, "token_mean"), `mechanism` (one that adds no weights), the rates of dropout, `remat`,
+            `seed`, `name` and `dtype`.
 
     Returns:
         A `ViT` whose `hidden_states`, `features` and logits are the published model's `hidden_states`,
-        `last_hidden_state` and `logits`; without a head, where the file has none. The pooler of ViTModel, which is no
-        part of classification, is left out.
+        `last_hidden_state` and `logits`; without a head, where the file has none and none is asked for. The pooler of
+        ViTModel, which is no part of classification, is left out.
 
     Raises:
-        UsageError: a file is missing or damaged, an option is not known here, or, with the full list, tensors that do
-            not match what config.json says.
+        UsageError: a file is missing or damaged, an argument is not one of these, an option is not known here, or, with
+            the full list, tensors that do not match what config.json says.
 
     Reference: Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, https://arxiv.org/abs/2010.11929
     """
+    check_arguments(kwargs, ("pooling", *image_options.OPEN), folder)
     config = {**_DEFAULTS, **read_config(folder, "vit")}
     image_options.required(config, folder, *_SIZES)
     tensors = image_options.split_prefix(read_tensors(folder), "vit.")
@@ -51,34 +65,42 @@ def load_vit(folder, **kwargs):
             tensors = image_options.zeros_for(
                 tensors, [f"{head}.bias" for head in heads], [f"{head}.weight" for head in heads]
             )
+    num_classes, from_file, tensors = image_options.head(tensors, kwargs, folder)
     options = {
-        "num_classes": image_options.number_of_classes(tensors),
         "dropout_rate": config["hidden_dropout_prob"],
         "attention_dropout_rate": config["attention_probs_dropout_prob"],
         **kwargs,
+        "num_classes": num_classes,
+        "pooling": image_options.pooling(kwargs, "token", from_file),
     }
-    model = ViT(
-        image_options.size(config["image_size"]),
-        image_options.size(config["patch_size"]),
-        d_model=config["hidden_size"],
-        num_layers=config["num_hidden_layers"],
-        num_heads=config["num_attention_heads"],
-        mlp_dim=config["intermediate_size"],
-        channels=config["num_channels"],
-        activation=image_options.activation(config),
-        epsilon=config["layer_norm_eps"],
-        **options,
+    model = built(
+        lambda: ViT(
+            image_options.size(config["image_size"]),
+            image_options.size(config["patch_size"]),
+            d_model=config["hidden_size"],
+            num_layers=config["num_hidden_layers"],
+            num_heads=config["num_attention_heads"],
+            mlp_dim=config["intermediate_size"],
+            channels=config["num_channels"],
+            activation=image_options.activation(config),
+            epsilon=config["layer_norm_eps"],
+            **options,
+        ),
+        folder,
     )
-    model.build()
-    assign(tensors, wanted(model), ignored=_IGNORED)
+    new = [] if from_file or model.head is None else [model.head]
+    assign(model, tensors, wanted(model, with_head=from_file), ignored=_IGNORED, new=new)
     return model
 
 
-def wanted(model, *, norms=("layernorm_before", "layernorm_after"), feed=("intermediate.dense", "output.dense")):
+def wanted(
+    model, *, with_head, norms=("layernorm_before", "layernorm_after"), feed=("intermediate.dense", "output.dense")
+):
     """`assign`'s `wanted`: name of each published tensor -> the variable that takes it and the order of its axes.
 
     Args:
         model: a built `ViT`.
+        with_head: whether the head is in the file.
         norms, feed: names of the two norms and the two feed-forward layers of a block, which differ between published
             models. LayerScale has one name everywhere.
     """
@@ -94,9 +116,7 @@ def wanted(model, *, norms=("layernorm_before", "layernorm_after"), feed=("inter
         prefix, attention = f"encoder.layer.{i}", block.attention
         residuals = block.attention_residual, block.feed_forward_residual
         entries |= {
-            **dense(f"{prefix}.attention.attention.query", attention.query_projection),
-            **dense(f"{prefix}.attention.attention.key", attention.key_projection),
-            **dense(f"{prefix}.attention.attention.value", attention.value_projection),
+            **projections(f"{prefix}.attention.attention", attention),
             **dense(f"{prefix}.attention.output.dense", attention.output_projection),
             **dense(f"{prefix}.{feed[0]}", block.feed_forward.inner),
             **dense(f"{prefix}.{feed[1]}", block.feed_forward.outer),
@@ -105,4 +125,4 @@ def wanted(model, *, norms=("layernorm_before", "layernorm_after"), feed=("inter
             entries |= norm(f"{prefix}.{name}", residual.normalization)
             if residual.scaling is not None:
                 entries[f"{prefix}.layer_scale{number}.lambda1"] = (residual.scaling.scale, None)
-    return entries if model.head is None else {**entries, **dense("classifier", model.head)}
+    return {**entries, **dense("classifier", model.head)} if with_head else entries

@@ -66,10 +66,34 @@ def test_an_older_config_and_precision(stages, tmp_path):
     config["text_config"].pop("hidden_act")
     (tmp_path / "old" / "config.json").write_text(json.dumps(config))
     model = load_clip(tmp_path / "old", dtype="mixed_bfloat16", name="old")
-    assert model.text_tower.eos_id == 40 and model.name == "old"
+    assert model.text_tower.eos_id is None and model.name == "old"
     assert model.text_tower.blocks[0].compute_dtype == "bfloat16"
     got = model.encode_image(stages["images"].transpose(0, 2, 3, 1))
     assert np.sum(got * stages["image_embeds"], axis=1).min() > 0.999
+
+
+def test_the_largest_id_ends_a_text_whatever_the_vocabulary_grew_to(tmp_path):
+    """Case 55: a config of the first years (end of text 2, ten ids) whose vocabulary was grown by two."""
+    shutil.copytree(FOLDER, tmp_path / "old")
+    config = json.loads((FOLDER / "config.json").read_text())
+    config["text_config"]["eos_token_id"] = 2
+    (tmp_path / "old" / "config.json").write_text(json.dumps(config))
+    tower = load_clip(tmp_path / "old").text_tower
+    assert tower.vocab_size > 12  # ids 10 and more were added and are in no text
+    texts = np.array([[8, 5, 6, 9, 9, 9], [3, 9, 4, 4, 4, 4], [7, 7, 2, 1, 0, 0]])
+    states = tower.features(texts).numpy()
+    close(tower(texts), states[np.arange(3), [3, 1, 0]])
+    mask = np.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1] * 6])
+    states = tower.features(texts, mask).numpy()
+    close(tower(texts, text_mask=mask), states[np.arange(3), [3, 2, 0]])
+    again = type(tower).from_config(tower.get_config())
+    assert again.eos_id is None
+
+
+def test_arguments_that_the_folder_decides():
+    for name in ("image_tower", "projection_dim", "eos_id"):
+        with pytest.raises(UsageError, match=rf"^{name}= cannot be given: the files of .*Known are name, dtype\.$"):
+            load_clip(FOLDER, **{name: 3})
 
 
 def rewritten(folder, change):
@@ -89,7 +113,8 @@ def test_all_that_does_not_match_is_listed(tmp_path):
     def change(header):
         header["something.else"] = header.pop("logit_scale")
         header["visual_projection.weight"]["shape"].reverse()
-        header["vision_model.embeddings.position_ids"] = header["something.else"]
+        end = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
+        header["vision_model.embeddings.position_ids"] = {"dtype": "I64", "shape": [0], "data_offsets": [end, end]}
 
     with pytest.raises(UsageError) as error:
         load_clip(rewritten(tmp_path / "other", change))
@@ -112,6 +137,30 @@ def test_bad_folders_are_one_line(tmp_path):
         weights.write_bytes(broken)
         with pytest.raises(UsageError, match=r"model.safetensors is no complete safetensors file"):
             load_clip(tmp_path / "model")
+    # Case 113: a header that is shorter or longer than it says, negative and overlapping places, none at all.
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    for header, length in (
+        ({"a": entry}, 12),
+        ({"a": entry}, 10**6),
+        ({"a": entry}, 2**63),
+        ({"a": {**entry, "data_offsets": [-8, 0]}}, None),
+        ({"a": {**entry, "data_offsets": [8, 0]}}, None),
+        ({"a": {**entry, "shape": [3]}}, None),
+        ({"a": {**entry, "dtype": "F7"}}, None),
+        ({"a": 5}, None),
+        ([1], None),
+    ):
+        text = json.dumps(header).encode()
+        weights.write_bytes((length or len(text)).to_bytes(8, "little") + text + bytes(8))
+        with pytest.raises(UsageError, match=r"model.safetensors is no complete safetensors file") as error:
+            load_clip(tmp_path / "model")
+        assert "\n" not in str(error.value)
+    index = weights.with_name("model.safetensors.index.json")
+    for content in ({"weight_map": {"a": 5}}, {"weight_map": ["a"]}, {"weight_map": {"a": ""}}, {}, [], "x"):
+        index.write_text(json.dumps(content))
+        with pytest.raises(UsageError, match=r"^\S*index.json is damaged: [^\n]*$"):
+            load_clip(tmp_path / "model")
+    index.unlink()
     weights.unlink()
     with pytest.raises(UsageError, match=r"model.safetensors does not exist"):
         load_clip(tmp_path / "model")
@@ -121,6 +170,10 @@ def test_bad_folders_are_one_line(tmp_path):
         (
             {"text_config": {**config["text_config"], "hidden_act": "swish"}},
             r"hidden_act must be one of .* Got 'swish'",
+        ),
+        (
+            {"text_config": {**config["text_config"], "max_position_embeddings": 10**12}},
+            r"No model can be made of \S*config.json and these arguments: ",
         ),
     ):
         (tmp_path / "model" / "config.json").write_text(json.dumps({**config, **changes}))

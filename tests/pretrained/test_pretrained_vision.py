@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import keras
@@ -17,6 +18,7 @@ import pytest
 from keras_attention.errors import UsageError
 from keras_attention.pretrained import load_dinov2, load_swin, load_vit
 from keras_attention.pretrained.hugging_face import read_tensors
+from keras_attention.pretrained.image_options import NewHeadWarning
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 LOADERS = {"vit": load_vit, "dinov2": load_dinov2, "swin": load_swin}
@@ -143,6 +145,80 @@ def test_files_that_are_missing_or_damaged(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(data[:-5])
     with pytest.raises(UsageError, match=r"no complete safetensors file"):
         load_vit(tmp_path)
+
+
+def headless(name, folder):
+    tensors = {k.removeprefix(f"{name}."): x for k, x in tensors_of(name).items() if not k.startswith("classifier")}
+    return write(folder, tensors, name=name)
+
+
+@every_model
+def test_a_backbone_with_a_new_head(name, tmp_path):
+    """Case 57: another number of classes than the file's, or any number where it has no head."""
+    want = next(iter(reference(name).values()))
+    for folder, held in ((FIXTURES / f"hf_{name}", "a head of 5 classes"), (headless(name, tmp_path), "no head")):
+        said = rf"^\S*{folder.name} holds {held}: the model starts with a new one of 7, to be trained\.$"
+        with pytest.warns(NewHeadWarning, match=said):
+            model = LOADERS[name](folder, num_classes=7, drop_path_rate=0.0)
+        close(model.features(want["pixel_values"]), want["last_hidden_state"])
+        assert model(want["pixel_values"]).shape == (2, 7)
+        assert np.asarray(model.head.kernel).std() > 0
+
+
+@every_model
+def test_features_of_a_file_with_a_head(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = LOADERS[name](FIXTURES / f"hf_{name}", num_classes=None)
+        LOADERS[name](FIXTURES / f"hf_{name}", num_classes=5)
+    want = next(iter(reference(name).values()))
+    assert model.head is None
+    close(model.features(want["pixel_values"]), want["last_hidden_state"])
+    pooled = want["last_hidden_state"].mean(1) if name == "swin" else want["last_hidden_state"][:, 0]
+    close(model(want["pixel_values"]), pooled)
+
+
+@every_model
+def test_arguments_that_the_folder_decides(name):
+    """Case 56, and all of its kind: what the config says, and what adds weights that the file lacks."""
+    folder = FIXTURES / f"hf_{name}"
+    for argument in ("d_model", "image_size", "depths", "layer_scale", "embedding_norm", "epsilon", "activation", "x"):
+        with pytest.raises(UsageError, match=rf"^{argument}= cannot be given: the files of \S* decide it, [^\n]*$"):
+            LOADERS[name](folder, **{argument: 3})
+    if name == "swin":
+        for argument in ("pooling", "mechanism"):
+            with pytest.raises(UsageError, match=rf"^{argument}= cannot be given"):
+                load_swin(folder, **{argument: "token"})
+        return
+    with pytest.raises(UsageError, match=r"^pooling='mean' is for models without a class token, [^\n]*$"):
+        LOADERS[name](folder, pooling="mean")
+    other = "token_mean" if name == "vit" else "token"
+    with pytest.raises(UsageError, match=rf"^pooling='{other}' does not fit the head in the file, [^\n]*$"):
+        LOADERS[name](folder, pooling=other)
+    assert LOADERS[name](folder, pooling="token_mean", num_classes=None).feature_width == 32
+    with pytest.raises(UsageError, match=r"mechanism='lsh' has no key projection, which the file holds"):
+        LOADERS[name](folder, mechanism="lsh")
+    with pytest.raises(UsageError, match=r"key_rows is not in the file[^\n]*value_rows is not in the file"):
+        LOADERS[name](folder, mechanism="linformer")
+    for wrong in ({"mechanism": "nothing"}, {"dropout_rate": 2}, {"num_classes": -1}):
+        made = r"^No model can be made of \S*config\.json and these arguments: [^\n]*$"
+        with warnings.catch_warnings(), pytest.raises(UsageError, match=made):
+            warnings.simplefilter("ignore")
+            LOADERS[name](folder, **wrong)
+
+
+@every_model
+@pytest.mark.parametrize(
+    "changes", [{"num_channels": "3"}, {"image_size": 10**12}, {"patch_size": None}, {"patch_size": [4]}], ids=str
+)
+def test_configs_of_the_wrong_type_or_size_are_one_line(name, changes, tmp_path):
+    if name == "swin" and "image_size" in changes:
+        pytest.skip("has no table of the image's size: it takes this one")
+    with pytest.raises(UsageError, match=r"^[^\n]*config\.json[^\n]*$"):
+        folder = write(tmp_path, tensors_of(name), name=name)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **changes}))
+        LOADERS[name](folder)
 
 
 def test_half_precision_files_and_models(tmp_path):

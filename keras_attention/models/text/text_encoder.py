@@ -24,7 +24,7 @@ class TextEncoder(ConfiguredModel):
         d_model: width. num_heads: attention heads; `recommended_num_heads(d_model, divisor=True)` by default.
         num_layers: blocks. mlp_dim: width of their feed-forward layers; 4 * d_model by default.
         max_length: the longest text in tokens; a longer one is refused, or NaN where only the graph knows its length.
-        eos_id: id of the end of sentence.
+        eos_id: id of the end of sentence; None where that is the largest id of each text, as in the first CLIP.
         pad_id: id of padding; None where 0 is a token like others, as with OpenAI's tokenizer.
         mechanism: how to attend; one that supports the causal flag.
         dropout_rate: of embeddings and sub-layers. attention_dropout_rate: of the attention weights.
@@ -73,7 +73,7 @@ class TextEncoder(ConfiguredModel):
         self.vocab_size = checks.positive_int("vocab_size", vocab_size)
         self.d_model = checks.positive_int("d_model", d_model)
         self.max_length = checks.positive_int("max_length", max_length)
-        self.eos_id = _token("eos_id", eos_id, vocab_size)
+        self.eos_id = None if eos_id is None else _token("eos_id", eos_id, vocab_size)
         self.pad_id = None if pad_id is None else _token("pad_id", pad_id, vocab_size)
         activation = keras.activations.get(activation)
         self._config = {
@@ -154,7 +154,12 @@ class TextEncoder(ConfiguredModel):
     def _ends(self, text, valid):
         """int32 [B]: where each text is read off."""
         length = checks.sizes(text)[1]
-        places, is_end = tf.range(length), tf.equal(tf.cast(text, tf.int32), self.eos_id)
+        text = tf.cast(text, tf.int32)
+        end = self.eos_id
+        if end is None:
+            real = text if valid is None else tf.where(valid, text, -1)
+            end = tf.reduce_max(real, axis=1, keepdims=True)
+        places, is_end = tf.range(length), tf.equal(text, end)
         last = length - 1
         if valid is not None:
             is_end = tf.logical_and(is_end, valid)
