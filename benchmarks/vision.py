@@ -1,9 +1,9 @@
 """What classifiers of images reached: `python -m benchmarks.vision TITLE RUN... [--save] [--claim]`.
 
-Reads finished run folders of `keras-attention train vit` and prints, for each, its scores on the test images, its size
-and time, and the command that repeats it, beside the machine's matrix-product rate. Several runs of one command with
-different seeds are one row: the median of their scores, with all of them beside it. The times are those that training
-itself took and wrote into metrics.json.
+Reads finished run folders of `keras-attention train image-classifier` and prints, for each, its scores on the test
+images, its size and time, and the command that repeats it, beside the machine's matrix-product rate. Several runs of
+one command with different seeds are one row: the median of their scores, with all of them beside it. The times are
+those that training itself took and wrote into metrics.json.
 
 With --claim it also prints the row of CLAIMS.md about a hybrid and a plain CNN, from a hybrid and a cnn among the runs,
 and writes it with --save.
@@ -26,7 +26,7 @@ def grouped(paths):
     for path in paths:
         folder = RunFolder(path)
         options, metrics = folder.read_config()["options"], folder.read_metrics()
-        found.setdefault(command_of("vit", VisionOptions, options, leave_out=("seed",)), []).append(
+        found.setdefault(command_of("image-classifier", VisionOptions, options, leave_out=("seed",)), []).append(
             (path, options, metrics)
         )
     return found
@@ -43,7 +43,7 @@ def row(runs):
         "run": ", ".join(path.name for path, _, _ in runs),
         "model": runs[0][1]["model"],
         "test accuracy": f"{median('test/accuracy'):.2%}" + (f" (of {', '.join(scores)})" if len(runs) > 1 else ""),
-        "top 5": f"{median('test/top5_accuracy'):.2%}",
+        "top 5": f"{median('test/top5_accuracy'):.2%}" if "test/top5_accuracy" in runs[0][2] else "",
         "validation": f"{median('validation/accuracy'):.2%}",
         "parameters": f"{median('parameters'):,.0f}",
         "epochs": f"{median('epochs'):.0f}",

@@ -9,6 +9,7 @@ from keras_attention.training.vision.task import command as train_classifier
 
 app = typer.Typer(help="Train a model with model.fit and write a run folder.", no_args_is_help=True)
 app.command("translation")(train_translation)
-app.command("vit")(train_classifier)
+app.command("image-classifier")(train_classifier)
+app.command("vit", hidden=True)(train_classifier)  # the older name
 app.command("clip")(train_clip)
 app.command("lm")(train_language_model)

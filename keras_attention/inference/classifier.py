@@ -52,7 +52,7 @@ class Classifier:
         """A classifier from a folder, whose kind is seen from its files.
 
         Args:
-            path: a run folder of `keras-attention train vit`; a SavedModel exported from one, or the folder of its
+            path: a run folder of `train image-classifier`; a SavedModel exported from one, or the folder of its
                 integer versions, of which the highest is taken; or an ONNX folder exported from one.
             batch_size: see the class.
 
@@ -184,7 +184,7 @@ def _backend(found):
 
 def _exported_task(options, path):
     if not isinstance(options, dict) or not isinstance(options.get("images"), dict):
-        raise UsageError(f"{path} does not describe an image classifier. Export a run of `keras-attention train vit`.")
+        raise UsageError(f"{path} does not describe an image classifier. Export a run of `train image-classifier`.")
     return ImageTask.from_dict(options["images"], path)
 
 

@@ -77,7 +77,7 @@ def test_no_model_is_named(tmp_path, capsys):
 
 def test_what_the_system_says_of_a_path_is_one_line(capsys):
     long = "x" * 300
-    for words in (("translate", "--model", long, "Hi."), ("train", "vit", "--out", "run", "--data", long)):
+    for words in (("translate", "--model", long, "Hi."), ("train", "image-classifier", "--out", "run", "--data", long)):
         assert f"{long} cannot be used (File name too long). Give a path that can be read" in refused(capsys, *words)
 
 
