@@ -9,6 +9,8 @@ from keras_attention.mechanisms.recurrent import Recurrent
 from keras_attention.ops.basics import checks
 from keras_attention.ops.kernels import linear, random_features
 
+_MOST_FEATURES = 2**20  # which take minutes to draw; more are a slip of the keyboard
+
 
 @register("performer")
 class PerformerAttention(Recurrent):
@@ -40,6 +42,8 @@ class PerformerAttention(Recurrent):
     def __init__(self, num_features=256, seed=None, chunk_size=linear.CHUNK, **kwargs):
         super().__init__(**kwargs)
         self.num_features = checks.positive_int("num_features", num_features)
+        if self.num_features > _MOST_FEATURES:
+            raise ValueError(f"num_features must be at most {_MOST_FEATURES:,}. Got {num_features:,}.")
         self.seed = None if seed is None else checks.nonnegative_int("seed", seed)
         self.chunk_size = checks.positive_int("chunk_size", chunk_size)
 

@@ -155,6 +155,29 @@ def test_a_split_takes_a_share_of_every_class(rng):
         split_images(ImageSource(labelled(rng, 4, 1), ("a",), "one"), validation=0.1, test=0.1)
 
 
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ({"validation": 0.1, "test": 0.3}, ["validation: a share of 0.1"]),
+        ({"validation": 0.1, "test": 0.05}, ["validation: a share of 0.1", "test: a share of 0.05"]),
+        ({"validation": 0, "test": 0}, []),
+        ({"validation": 0.3, "test": 0.3}, []),
+    ],
+    ids=str,
+)
+def test_a_split_that_gets_no_image_is_said(rng, shares, said):
+    """Case 105: classes of 4 and 2 images."""
+    known = LabelledImages(rng.integers(0, 256, (6, 3, 5, 1), np.uint8), np.array([0, 0, 0, 0, 1, 1], np.int32))
+    data = split_images(ImageSource(known, ("a", "b"), "six", notes=["one file"]), **shares)
+    empty = {split for split in shares if not len(data.splits[split])}
+    assert empty == {words.partition(":")[0] for words in said} | {
+        split for split, share in shares.items() if not share
+    }
+    assert data.notes[0] == "one file" and len(data.notes) == 1 + len(said)
+    for note, words in zip(data.notes[1:], said):
+        assert note.startswith(f"no image is held out for {words} of each class rounds to 0.")
+
+
 def test_batches_depend_on_seed_epoch_and_step_alone(rng):
     part = labelled(rng, 23, 4)
     task = ImageTask(labels=tuple("abcd"), height=H, width=W, channels=1, mean=(0.4,), std=(0.3,))

@@ -30,7 +30,7 @@ def write(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["pairs.tsv", "pairs.tsv.gz"])
-@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["unix", "windows"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["unix", "windows", "carriage returns alone"])  # case 61
 @pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "bom"])
 def test_good_lines_are_read_as_they_are(write, name, end, mark):
     content = mark + end.join(["the cat\tdie Katze\tCC BY", " a\u2028hat \tein 'Hut\"\tx", "日本\tJapan\t"])
@@ -40,6 +40,17 @@ def test_good_lines_are_read_as_they_are(write, name, end, mark):
         assert pairs.targets == ["die Katze", "ein 'Hut\"", "Japan"]
         assert pairs.problems == [] and pairs.kinds is None
         assert pairs.summary() == f"{pairs.origin}: 3 pairs"
+
+
+def test_a_carriage_return_inside_a_line_is_no_line_end_and_no_text(write):
+    """Case 61: parallel files would go out of step if it were one, and a model would learn it if it were the other."""
+    pairs = read_tsv(write("pairs.tsv", "one\teins\ntwo\rx\tzwei\nthree\tdrei\r\n"))
+    assert pairs.sources == ["one", "three"] and pairs.targets == ["eins", "drei"]
+    assert [(problem.line, problem.reason) for problem in pairs.problems] == [(2, "a carriage return inside")]
+    sources, targets = write("a.en", "one\rtwo\rthree\r"), write("a.de", "eins\nzwei\ndr\rei\n")
+    pairs = read_parallel(sources, targets)
+    assert pairs.sources == ["one", "two"] and pairs.targets == ["eins", "zwei"]
+    assert [(problem.line, problem.reason) for problem in pairs.problems] == [(3, "a carriage return inside")]
 
 
 def test_bad_lines_are_counted_and_located(write):

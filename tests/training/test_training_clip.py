@@ -195,6 +195,18 @@ def test_bad_captions_are_one_line(files, tmp_path, content, message):
         read_captioned(files / "images.npz", path)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_every_line_end_of_a_table_and_no_other_cut(tmp_path, rng, end):
+    """Case 61: a caption may hold what `str.splitlines` takes for the end of a line."""
+    pytest.importorskip("PIL", reason="needs the extra [vision]")
+    from PIL import Image
+
+    for name, image in zip("ab", coloured(rng, 2)[0]):
+        Image.fromarray(image).save(tmp_path / f"{name}.png")
+    (tmp_path / "table.tsv").write_bytes(end.join(["a.png\tred\x1csquare", "b.png\tgreen", ""]).encode())
+    assert read_captioned(tmp_path, tmp_path / "table.tsv").captions == ["red square", "green"]
+
+
 def test_bad_files_and_options_are_one_line_and_leave_nothing(files, tmp_path, capsys):
     good = ["--data", str(files / "images.npz"), "--captions", str(files / "captions.json")]
     table = tmp_path / "captions.tsv"

@@ -233,10 +233,31 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"] and (tmp_path / "thesis.tex").read_text() == "x"
 
 
+def test_a_run_that_was_killed_before_its_config_is_to_be_started_again(tmp_path):
+    """Case 112."""
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    (run.path / ".lock").touch()
+    with pytest.raises(UsageError, match=r"run has no config.json: no run has begun there. Start it again without"):
+        run.config_to_resume()
+    with run.claimed(resume=False):
+        pass
+    # Of a run that had begun, the file is what is missing.
+    run.checkpoints_path.mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"has no config.json. .*restore the file from a copy"):
+        run.config_to_resume()
+
+
 def test_an_error_before_the_run_begins_leaves_no_folder(tmp_path):
-    with pytest.raises(UsageError, match="bad data"), RunFolder(tmp_path / "run").claimed(False):
-        raise UsageError("bad data")
-    assert list(tmp_path.iterdir()) == []
+    """Case 116: neither the run's own nor parents that were made for it."""
+    for path in ("run", "a/b/run"):
+        with pytest.raises(UsageError, match="bad data"), RunFolder(tmp_path / path).claimed(False):
+            raise UsageError("bad data")
+        assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="cannot be written"), RunFolder(tmp_path / "file" / "run").claimed(False):
+        pass
+    (tmp_path / "file").unlink()
     (tmp_path / "mine").mkdir()
     with pytest.raises(UsageError), RunFolder(tmp_path / "mine").claimed(False):
         raise UsageError("bad data")

@@ -156,7 +156,8 @@ def _row(path, number, given):
 
 def _read_table(path):
     rows = []
-    for number, line in enumerate(_read_text(path).splitlines(), 1):
+    # Reading has made every line end one newline; `splitlines` would also cut at characters inside a caption.
+    for number, line in enumerate(_read_text(path).split("\n"), 1):
         if not line.strip():
             continue
         file, *rest = line.split("\t")

@@ -3,7 +3,17 @@
 from dataclasses import dataclass
 
 from keras_attention.errors import UsageError
-from keras_attention.training.run.run_options import RunOptions, check_heads, epochs_option, option
+from keras_attention.training.run.run_options import (
+    DEEPEST,
+    LARGEST,
+    LONGEST,
+    WIDEST,
+    RunOptions,
+    check_heads,
+    epochs_option,
+    memory_for_weights,
+    option,
+)
 from keras_attention.training.vision import augmentation
 
 DEFAULT_EPOCHS = 60
@@ -29,7 +39,10 @@ class ClipOptions(RunOptions):
         fixed=False,
     )
     image_size: int | None = option(
-        None, "Height and width to bring all images to; an .npz file's own by default, 64 for a folder.", least=1
+        None,
+        "Height and width to bring all images to; an .npz file's own by default, 64 for a folder.",
+        least=1,
+        below=LARGEST,
     )
     gallery: int = option(250, "Pairs held out to be found at the end; training sees none of their captions.", least=2)
     validation_pairs: int = option(150, "Pairs held out to choose the best weights by; 0: the last ones.", least=0)
@@ -37,26 +50,28 @@ class ClipOptions(RunOptions):
         "shift,zoom",
         "Changes to training images, with commas between: shift, rotate, zoom, crop, flip, randaugment; or none.",
     )
-    vocab_size: int = option(2000, "Subwords of the tokenizer.", least=5)
-    max_length: int = option(32, "Longest text in tokens; longer ones lose their end.", least=4)
+    vocab_size: int = option(2000, "Subwords of the tokenizer.", least=5, below=WIDEST)
+    max_length: int = option(32, "Longest text in tokens; longer ones lose their end.", least=4, below=LONGEST)
     # --- model
     model: str = option(
         "hybrid", "The image tower: convolutions before attention, a plain ViT, or a Swin.", choices=MODELS
     )
-    patch_size: int = option(8, "Side of an image's patch in pixels.", least=1)
+    patch_size: int = option(8, "Side of an image's patch in pixels.", least=1, below=LARGEST)
     mechanism: str = option(
         "auto",
         "How the image tower attends: a name from `keras_attention.mechanisms.names()`, with options such as "
         "'local:radius=8'.",
     )
-    d_model: int = option(128, "Width of both towers.", least=1)
-    heads: int = option(4, "Attention heads of both towers.", least=1)
-    layers: int = option(3, "Blocks of attention in the image tower.", least=1)
-    text_layers: int = option(2, "Blocks of the text tower.", least=1)
-    projection_dim: int = option(128, "Size of the space in which images and texts are compared.", least=1)
+    d_model: int = option(128, "Width of both towers.", least=1, below=WIDEST)
+    heads: int = option(4, "Attention heads of both towers.", least=1, below=WIDEST)
+    layers: int = option(3, "Blocks of attention in the image tower.", least=1, below=DEEPEST)
+    text_layers: int = option(2, "Blocks of the text tower.", least=1, below=DEEPEST)
+    projection_dim: int = option(
+        128, "Size of the space in which images and texts are compared.", least=1, below=WIDEST
+    )
     dropout: float = option(0.1, "Dropout rate of both towers.", least=0, below=1)
     # --- training
-    batch_size: int = option(128, "Pairs in a batch, each compared with all others of it.", least=2)
+    batch_size: int = option(128, "Pairs in a batch, each compared with all others of it.", least=2, below=2**20)
     learning_rate: float = option(1e-3, "Largest learning rate; it falls along a cosine to 0.", above=0)
     warmup: int = option(50, "Steps over which the learning rate rises.", least=0)
     weight_decay: float = option(
@@ -80,6 +95,11 @@ class ClipOptions(RunOptions):
         if self.validation_pairs == 1:
             raise UsageError("--validation-pairs must be 0 or at least 2: one image always finds the only text. Got 1.")
         check_heads(self.d_model, self.heads)
+
+    def least_memory(self):
+        # The blocks of a pyramid may be narrower.
+        blocks = self.text_layers + (self.layers if self.model == "vit" else 0)
+        return memory_for_weights(blocks, self.d_model)
 
     def also_fixed(self):
         # The learning rate is counted back from the end.

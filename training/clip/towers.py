@@ -4,6 +4,7 @@ import keras
 
 from keras_attention import mechanisms
 from keras_attention.models import CLIP, HybridViT, SwinTransformer, TextEncoder, ViT
+from keras_attention.training.vision.classifiers import check_patch
 
 
 def build_clip(options, images, vocab_size):
@@ -18,6 +19,7 @@ def build_clip(options, images, vocab_size):
         ValueError, TypeError: sizes that do not fit together, in the model's own words.
     """
     size = (images.height, images.width)
+    check_patch(options.patch_size, images)
     given = options.mechanism
     shared = {
         "channels": images.channels,

@@ -4,7 +4,16 @@ from dataclasses import dataclass
 
 from keras_attention.errors import UsageError
 from keras_attention.models.text.decoder_lm import POSITIONS
-from keras_attention.training.run.run_options import RunOptions, check_cooldown, check_heads, epochs_option, option
+from keras_attention.training.run.run_options import (
+    DEEPEST,
+    WIDEST,
+    RunOptions,
+    check_cooldown,
+    check_heads,
+    epochs_option,
+    memory_for_weights,
+    option,
+)
 
 DEFAULT_EPOCHS = 10
 
@@ -25,19 +34,23 @@ class LanguageOptions(RunOptions):
     validation_share: float = option(
         0.05, "Share of each file, from its end, held out for validation.", least=0, below=0.5
     )
-    length: int = option(2048, "Bytes that the model reads in one piece.", least=2)
-    batch_size: int = option(8, "Pieces in a batch.", least=1)
+    length: int = option(2048, "Bytes that the model reads in one piece.", least=2, below=2**26)
+    batch_size: int = option(8, "Pieces in a batch.", least=1, below=2**20)
     # --- model
     mechanism: str = option(
         "auto",
         "How attention attends: a name of `keras_attention.mechanisms.names()` that can be causal, with options as in "
         "local:radius=64.",
     )
-    d_model: int = option(256, "Width of the model.", least=1)
-    heads: int | None = option(None, "Attention heads; by default what the width recommends.", least=1)
-    kv_heads: int | None = option(None, "Heads of keys and values; as many as --heads by default.", least=1)
-    layers: int = option(4, "Blocks.", least=1)
-    mlp_dim: int | None = option(None, "Width of the feed-forward layers; 4 * d_model by default.", least=1)
+    d_model: int = option(256, "Width of the model.", least=1, below=WIDEST)
+    heads: int | None = option(None, "Attention heads; by default what the width recommends.", least=1, below=WIDEST)
+    kv_heads: int | None = option(
+        None, "Heads of keys and values; as many as --heads by default.", least=1, below=WIDEST
+    )
+    layers: int = option(4, "Blocks.", least=1, below=DEEPEST)
+    mlp_dim: int | None = option(
+        None, "Width of the feed-forward layers; 4 * d_model by default.", least=1, below=WIDEST
+    )
     gated_mlp: bool = option(False, "Gated feed-forward layers.")
     positions: str = option(
         "sinusoidal",
@@ -69,6 +82,9 @@ class LanguageOptions(RunOptions):
         if self.heads is not None:
             check_heads(self.d_model, self.heads)
         check_cooldown(self)
+
+    def least_memory(self):
+        return memory_for_weights(self.layers, self.d_model, self.mlp_dim)
 
     def also_fixed(self):
         # The cool-down is counted back from the last step.

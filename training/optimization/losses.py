@@ -4,6 +4,9 @@ One rule for all of them: a position is real when its label is not `ignore_id` *
 The sum over real tokens is divided by their number, never by the number of positions, so neither the amount of padding
 nor the way sentences fall into batches or replicas can move the value. Each real token counts with its sample weight
 (1 where none is given), in the sum and in the number alike; a weight of 0 on a padded position changes nothing.
+
+Batches that Keras' own `gradient_accumulation_steps` accumulates are outside this rule: the optimizer takes the mean of
+their means, in which a token of a short batch counts for more than one of a long batch. Give one larger batch instead.
 """
 
 import keras

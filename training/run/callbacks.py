@@ -39,8 +39,18 @@ class Progress:
     @classmethod
     def restored(cls, info):
         """The progress that a checkpoint's info holds."""
-        known = {each.name for each in fields(cls)}
-        progress = cls(**{name: value for name, value in info.items() if name in known})
+        known = {each.name: info[each.name] for each in fields(cls) if each.name in info}
+        whole, number, record = (int,), (int, float), (dict, type(None))
+        kinds = dict.fromkeys(("epoch", "step", "steps", "validated"), whole)
+        kinds |= {"train_seconds": number, "seconds": number, "best": record, "history": (list,)}
+        for name, value in known.items():
+            records = value if name == "history" and isinstance(value, list) else []
+            if not (isinstance(value, kinds[name]) and all(isinstance(each, dict) for each in records)):
+                raise UsageError(
+                    f"The newest checkpoint is damaged: its {name} is not what training writes. Restore the file from "
+                    "a copy, or remove it to go on from the one before."
+                )
+        progress = cls(**known)
         # Earlier builds wrote val_BLEU and val_chrF.
         progress.history = [_lower_case(record) for record in progress.history]
         progress.best = progress.best and _lower_case(progress.best)
@@ -175,7 +185,9 @@ class ResumableTraining(keras.callbacks.Callback):
 
     def _restore_metrics(self):
         if self._pending_metrics is not None and self.progress.step > 0:
-            assign_variables([v for metric in self.metrics for v in metric.variables], self._pending_metrics, "metrics")
+            variables = [v for metric in self.metrics for v in metric.variables]
+            # Earlier builds also kept, at the end, the top-5 accuracy of five classes and fewer.
+            assign_variables(variables, self._pending_metrics[: len(variables)], "metrics")
         self._pending_metrics = None
 
     def _count_time(self):

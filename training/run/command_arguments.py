@@ -43,7 +43,7 @@ def given_options(options_class, given):
     if not given.get("resume"):
         return options_class(**given)
     folder = RunFolder(given["out"])
-    stored = folder.read_config()
+    stored = folder.config_to_resume()
     if run_kind(stored) != options_class.kind:
         raise UsageError(
             f"{folder} holds a run of the kind {run_kind(stored)}, and this command trains the kind "

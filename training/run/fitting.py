@@ -1,10 +1,14 @@
 """A task is fitted in a run folder: what training of every kind of model shares, from beginning to end."""
 
+import errno
 import importlib.util
+import os
 import resource
 import sys
+from contextlib import contextmanager
 
 import keras
+import tensorflow as tf
 
 from keras_attention.errors import UsageError
 from keras_attention.training.optimization.compiling import dtype_policy, versions
@@ -39,12 +43,13 @@ def fit_in_folder(task, *, callbacks=()):
     options, folder = task.options, RunFolder(task.options.out)
     if options.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise UsageError("TensorBoard's files need its package: pip install tensorboard, or give --no-tensorboard.")
-    with folder.claimed(options.resume), dtype_policy(options.precision):
+    with _limits_in_one_line(folder), folder.claimed(options.resume), dtype_policy(options.precision):
+        _refuse_beyond_memory(options.least_memory())
         # What is there of a run that goes on.
         checkpoints = CheckpointFolder(folder.checkpoints_path, keep=task.checkpoints_kept)
         stored, state = {}, None
         if options.resume:
-            stored = folder.read_config()
+            stored = folder.config_to_resume()
             options.refuse_changes(stored.get("options", {}))
             state = _newest_state(folder, checkpoints)
         progress = Progress() if state is None else Progress.restored(state[1])
@@ -107,6 +112,42 @@ def fit_in_folder(task, *, callbacks=()):
         return metrics
 
 
+@contextmanager
+def _limits_in_one_line(folder):
+    """Within the block a disk that is full, or cannot be written, and a lack of memory are one line.
+
+    What was saved before is whole: every file is written beside its place and renamed.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and error.errno not in _FULL:
+            raise  # of a file of the user's, which the command names
+        raise _unwritten(folder, error.strerror or error) from error
+    except (MemoryError, tf.errors.ResourceExhaustedError) as error:
+        if _NO_SPACE in str(error):
+            raise _unwritten(folder, _NO_SPACE) from error
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"There is not enough memory for this run ({reason}). Give smaller sizes.") from error
+
+
+_FULL, _NO_SPACE = (errno.ENOSPC, errno.EDQUOT), os.strerror(errno.ENOSPC)
+
+
+def _unwritten(folder, reason):
+    further = "continue with --resume" if folder.config_path.exists() else "start again"
+    return UsageError(f"{folder} cannot be written ({reason}). Free space, then {further}.")
+
+
+def _refuse_beyond_memory(needed):
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise UsageError(
+            f"Training a model of these sizes takes at least {needed / 1e9:,.0f} GB of memory for its weights, and "
+            f"this machine has {there / 1e9:,.0f} GB. Give a smaller --d-model or --mlp-dim, or fewer --layers."
+        )
+
+
 def _newest_state(folder, checkpoints):
     """The newest readable checkpoint, or None for a run that was killed before its first."""
     if checkpoints.empty() and folder.history_path.exists():
@@ -125,7 +166,8 @@ def _finished(folder, budget, progress):
 
 
 def _check_same_data(folder, stored, fingerprint):
-    if stored.get("data", {}).get("fingerprint") != fingerprint:
+    data = stored.get("data")
+    if not isinstance(data, dict) or data.get("fingerprint") != fingerprint:
         raise UsageError(
             f"The data are not those that the run in {folder} was started with. Give the same ones in the same "
             "order, or train in another folder."

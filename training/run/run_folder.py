@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from keras_attention.errors import UsageError
@@ -37,6 +37,13 @@ def write_atomically(path, write):
         os.fsync(folder)  # the new name itself must survive a power cut
     finally:
         os.close(folder)
+
+
+def _remove_empty(folders):
+    """Remove those of the folders, the innermost first, that are there and hold nothing."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 class RunFolder:
@@ -81,13 +88,13 @@ class RunFolder:
             raise UsageError(f"{self.path} cannot be reached ({error.strerror}). Give another --out.") from None
         if not is_new and not self.path.is_dir():
             raise UsageError(f"{self.path} is a file. The run needs a folder; give another --out.")
-        if resume and is_new:
-            raise UsageError(f"{self.path} does not exist. There is no run to resume; leave --resume out to start one.")
         self._check_content(resume)
+        made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = open(self.path / ".lock", "a")  # noqa: SIM115 closed below, after the caller's block
         except OSError as error:
+            _remove_empty(made)
             raise UsageError(f"{self.path} cannot be written ({error.strerror}). Give another --out.") from None
         with lock:
             try:
@@ -103,12 +110,11 @@ class RunFolder:
                 # After an error before the run began, nothing stays.
                 if [entry.name for entry in self.path.iterdir()] == [".lock"]:
                     (self.path / ".lock").unlink()
-                    if is_new:
-                        self.path.rmdir()
+                    _remove_empty(made)
 
     def _check_content(self, resume):
         if resume:
-            self.read_config()
+            self.config_to_resume()
         elif self.path.is_dir():
             self._refuse_to_overwrite()
 
@@ -131,6 +137,17 @@ class RunFolder:
         # Bytes of a file's name that are no UTF-8 come as lone surrogates: written as JSON's escapes they come back.
         content = text.encode("utf-8", "backslashreplace")
         write_atomically(path, lambda temporary: temporary.write_bytes(content))
+
+    def config_to_resume(self):
+        """The run's config.json as a dict; a run that was ended before it was written has nothing to resume."""
+        if not self.path.exists():
+            raise UsageError(f"{self.path} does not exist. There is no run to resume; leave --resume out to start one.")
+        begun = (self.config_path, self.checkpoints_path, self.history_path, self.model_path)
+        if not any(path.exists() for path in begun):
+            raise UsageError(
+                f"{self.path} has no config.json: no run has begun there. Start it again without --resume."
+            )
+        return self.read_config()
 
     def read_config(self):
         """The run's config.json as a dict."""

@@ -1,9 +1,15 @@
 """What the options of every kind of run share: one dataclass that the command line, Python and config.json share."""
 
+import sys
+import types
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from numbers import Integral, Real
+from typing import get_args, get_origin, get_type_hints
 
 from keras_attention.errors import UsageError
 
+# What no option reaches: beyond it a slip of the keyboard is likelier than a wish, and the machine would be lost to it.
+WIDEST, DEEPEST, LONGEST, LARGEST = 2**20, 1001, 2**15 + 1, 2**13 + 1
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 
 
@@ -61,8 +67,10 @@ class RunOptions:
     def __post_init__(self):
         if not self.out:
             raise UsageError("--out needs the name of a folder for the run.")
+        kinds = get_type_hints(type(self))
         for each in fields(self):
-            _check(each, getattr(self, each.name))
+            if each.name != "out":
+                _check(each, kinds[each.name], getattr(self, each.name))
 
     def refuse_given(self, names, why):
         """An option that would have no effect is an error, not a surprise."""
@@ -89,11 +97,24 @@ class RunOptions:
             stored: the options in its config.json.
             given: what the user gave, by name. New limits (epochs, steps, minutes) replace the old ones together.
         """
-        known = {each.name for each in fields(cls)}
-        options = {name: value for name, value in stored.items() if name in known}
+        if not isinstance(stored, dict):
+            raise UsageError("The run's config.json is damaged: `options` must be an object. Restore it from a copy.")
+        kinds = get_type_hints(cls)
+        options = {}
+        for each in fields(cls):
+            if each.name in stored:
+                try:
+                    _check(each, kinds[each.name], stored[each.name])
+                except UsageError as error:
+                    raise UsageError(f"The run's config.json is damaged: {error} Restore it from a copy.") from None
+                options[each.name] = stored[each.name]
         if {"epochs", "steps", "minutes"} & set(given):
             options.update(epochs=None, steps=None, minutes=None)
         return cls(**{**options, **given, "resume": True})
+
+    def least_memory(self):
+        """Bytes that training is known to take before anything is read or built, see `memory_for_weights`."""
+        return 0
 
     def rescored(self, stored):
         """Whether the final scores of a finished run with the `stored` options must be taken anew."""
@@ -145,13 +166,43 @@ def check_heads(d_model, heads):
     )
 
 
+def memory_for_weights(blocks, d_model, mlp_dim=None, other=0):
+    """Bytes that training takes at least for the weights of a model: each with its gradient and two moments of Adam.
+
+    Args:
+        blocks: number of attention blocks of this width.
+        d_model, mlp_dim: their width, and that of their feed-forward layers (4 * d_model by default).
+        other: weights beside these.
+    """
+    mlp_dim = 4 * d_model if mlp_dim is None else mlp_dim
+    return 16 * (blocks * (4 * d_model**2 + 2 * d_model * mlp_dim) + other)
+
+
 def flag_name(name):
     """`d_model` -> `--d-model`."""
     return "--" + name.replace("_", "-")
 
 
-def _check(option, value):
+def _is_a(value, kind):
+    """Whether a value is of the kind of an annotation; a whole number is a number, and true is none."""
+    if get_origin(kind) is list:
+        return isinstance(value, (list, tuple)) and all(_is_a(each, get_args(kind)[0]) for each in value)
+    if isinstance(kind, types.UnionType):
+        return any(_is_a(value, each) for each in get_args(kind))
+    if kind in (int, float):
+        number = Integral if kind is int else Real
+        return isinstance(value, number) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return isinstance(value, kind)
+
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list[str]: "a list of texts"}
+
+
+def _check(option, kind, value):
     rules, flag = option.metadata, flag_name(option.name)
+    if not _is_a(value, kind):
+        wanted = next(words for each, words in _KINDS.items() if each == kind or each in get_args(kind))
+        raise UsageError(f"{flag} must be {wanted}. Got {value!r}.")
     if value is None:
         return
     if rules["choices"] and value not in rules["choices"]:

@@ -4,7 +4,16 @@ from dataclasses import dataclass
 
 from keras_attention.errors import UsageError
 from keras_attention.models.text.decoder_lm import POSITIONS
-from keras_attention.training.run.run_options import RunOptions, check_cooldown, check_heads, option
+from keras_attention.training.run.run_options import (
+    DEEPEST,
+    LONGEST,
+    WIDEST,
+    RunOptions,
+    check_cooldown,
+    check_heads,
+    memory_for_weights,
+    option,
+)
 
 BLEU_TOKENIZERS = ("auto", "13a", "zh", "char", "intl", "none")
 EMBEDDED = "embedded"
@@ -31,12 +40,14 @@ class TranslationOptions(RunOptions):
     )
     target_file: str | None = option(None, "Target sentences, line by line as in --source-file.", fixed=False)
     locales: str = option("en,de", "Source and target locale of the embedded phrases.")
-    phrases: int = option(24_000, "Number of embedded phrase pairs to train on.", least=1)
+    phrases: int = option(24_000, "Number of embedded phrase pairs to train on.", least=1, below=10**7)
     validation_share: float = option(0.02, "Share of a file's sentences held out for validation.", least=0, below=0.5)
     test_share: float = option(0.02, "Share of a file's sentences held out for the test.", least=0, below=0.5)
-    vocab_size: int = option(8000, "Subwords of the joint tokenizer.", least=5)
+    vocab_size: int = option(8000, "Subwords of the joint tokenizer.", least=5, below=WIDEST)
     tokenizer_type: str = option("unigram", "Kind of SentencePiece model.", choices=("unigram", "bpe"))
-    max_length: int = option(128, "Longest source or target in tokens; longer pairs are left out.", least=4)
+    max_length: int = option(
+        128, "Longest source or target in tokens; longer pairs are left out.", least=4, below=LONGEST
+    )
     # --- model
     mechanism: str = option(
         "auto",
@@ -56,10 +67,12 @@ class TranslationOptions(RunOptions):
     residual_attention_layers: int = option(
         0, "Last blocks of each stack that add the attention scores of the block before to their own.", least=0
     )
-    d_model: int = option(256, "Width of the model.", least=1)
-    heads: int | None = option(None, "Attention heads; by default what the width recommends.", least=1)
-    layers: int = option(3, "Encoder blocks, and as many decoder blocks.", least=1)
-    mlp_dim: int | None = option(None, "Width of the feed-forward layers; 4 * d_model by default.", least=1)
+    d_model: int = option(256, "Width of the model.", least=1, below=WIDEST)
+    heads: int | None = option(None, "Attention heads; by default what the width recommends.", least=1, below=WIDEST)
+    layers: int = option(3, "Encoder blocks, and as many decoder blocks.", least=1, below=DEEPEST)
+    mlp_dim: int | None = option(
+        None, "Width of the feed-forward layers; 4 * d_model by default.", least=1, below=WIDEST
+    )
     dropout: float = option(0.1, "Dropout rate.", least=0, below=1)
     share_embeddings: bool = option(True, "One embedding table for source, target and output.")
     remat: bool = option(
@@ -68,7 +81,9 @@ class TranslationOptions(RunOptions):
         fixed=False,
     )
     # --- training
-    tokens_per_batch: int = option(4096, "Tokens in a batch, padding included, on the longer side.", least=1)
+    tokens_per_batch: int = option(
+        4096, "Tokens in a batch, padding included, on the longer side.", least=1, below=2**26
+    )
     learning_rate: float = option(1e-3, "Learning rate at the end of the warm-up.", above=0)
     warmup: int = option(1000, "Steps of warm-up; after it the rate falls with the inverse square root.", least=0)
     cooldown: int = option(0, "Steps at the end of --steps over which the rate falls to 0.", least=0)
@@ -127,6 +142,9 @@ class TranslationOptions(RunOptions):
                 f"--locales must be two locales with a comma between. Got {self.locales!r}; for example en,de."
             )
         return locales
+
+    def least_memory(self):
+        return memory_for_weights(2 * self.layers, self.d_model, self.mlp_dim)
 
     def also_fixed(self):
         names = {"checkpoint_every"} if self.average else set()

@@ -97,8 +97,8 @@ def read_tsv(path, *, source_column=0, target_column=1, max_characters=MAX_CHARA
     """Reads sentence pairs from a tab-separated table without a header, one pair a line.
 
     A line that cannot be used is left out and recorded: other columns than the file usually has (a stray tab would
-    shift them), not UTF-8, an empty side, or longer than `max_characters`. Windows line ends and a byte order mark
-    are no problem; there is no quoting.
+    shift them), not UTF-8, a carriage return inside, an empty side, or longer than `max_characters`. Windows line
+    ends, those of carriage returns alone, and a byte order mark are no problem; there is no quoting.
 
     Args:
         path: The file, UTF-8; compressed when the name ends in `.gz`.
@@ -225,10 +225,14 @@ def _read_lines(path):
         raise UsageError(f"{path} is compressed: let its name end in .gz")
     if b"\0" in data:
         raise UsageError(f"{path} is not a text file in UTF-8: it has zero bytes; convert it, for instance with iconv")
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    if b"\n" not in data:  # lines that end in a carriage return alone, as spreadsheets on a Mac may write them
+        data = data.replace(b"\r", b"\n")
     lines = []
-    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n"), 1):
+    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), 1):
+        line = line.removesuffix(b"\r")
         try:
-            lines.append(line.removesuffix(b"\r").decode("utf-8"))
+            lines.append(Problem(number, "a carriage return inside") if b"\r" in line else line.decode("utf-8"))
         except UnicodeDecodeError:
             lines.append(Problem(number, "not UTF-8"))
     return lines

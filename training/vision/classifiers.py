@@ -1,10 +1,11 @@
-"""The models that `train vit` knows, by name."""
+"""The models that `train image-classifier` knows, by name."""
 
 import functools
 
 import keras
 
 from keras_attention import mechanisms, models
+from keras_attention.errors import UsageError
 
 
 def build_model(name, settings, task, *, dropout=0.0, seed=None):
@@ -24,10 +25,22 @@ def build_model(name, settings, task, *, dropout=0.0, seed=None):
         ValueError, TypeError: sizes that do not fit together, in the model's own words.
     """
     shape = (task.height, task.width, task.channels)
+    if name != "cnn":
+        check_patch(settings["patch_size"], task)
     model = BUILDERS[name](shape, len(task.labels), settings, dropout, seed)
     # Of one image, so that what a mechanism cannot take is an error now.
     model(keras.ops.zeros((1, *shape)))
     return model
+
+
+def check_patch(patch_size, images):
+    """Raises a `UsageError` where a patch has no place in the images (an `ImageTask` or `ImageInput`)."""
+    smaller = min(images.height, images.width)
+    if patch_size > smaller:
+        raise UsageError(
+            f"--patch-size {patch_size} is larger than the images, {images.height} x {images.width}. Give at most "
+            f"{smaller}, or a larger --image-size."
+        )
 
 
 def _vit(shape, count, settings, dropout, seed, *, model=models.ViT):

@@ -1,7 +1,7 @@
 """The labelled images of a run: three splits, the task they are, and batches of them."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import tensorflow as tf
@@ -22,11 +22,13 @@ class ImageData:
         splits: "train", "validation", "test" -> `LabelledImages`.
         task: their `ImageTask`; mean and deviation are those of the training split.
         origin: where they came from, in words.
+        notes: what was left out and what is missing, a line each.
     """
 
     splits: dict[str, LabelledImages]
     task: ImageTask
     origin: str
+    notes: list = field(default_factory=list)
 
     def fingerprint(self):
         """A digest of all images, labels and names and of the split."""
@@ -66,9 +68,16 @@ def split_images(source, *, validation, test):
     count, height, width, channels = splits["train"].images.shape
     if count == 0:
         raise UsageError(f"{source.origin} has no images left to train on. Give more, or smaller shares.")
+    notes = list(source.notes)
+    for split, share in (("validation", validation), ("test", test)):
+        if share and not len(splits[split]):
+            notes.append(
+                f"no image is held out for {split}: a share of {share} of each class rounds to 0. Give more images, or "
+                f"a larger --{split}-share"
+            )
     mean, std = pixel_statistics(splits["train"].images)
     task = ImageTask(labels=source.names, height=height, width=width, channels=channels, mean=mean, std=std)
-    return ImageData(splits, task, source.origin)
+    return ImageData(splits, task, source.origin, notes)
 
 
 def pixel_statistics(images):

@@ -3,7 +3,16 @@
 import math
 from dataclasses import dataclass
 
-from keras_attention.training.run.run_options import RunOptions, check_heads, epochs_option, option
+from keras_attention.training.run.run_options import (
+    DEEPEST,
+    LARGEST,
+    WIDEST,
+    RunOptions,
+    check_heads,
+    epochs_option,
+    memory_for_weights,
+    option,
+)
 from keras_attention.training.vision import augmentation
 from keras_attention.training.vision.image_sources import DIGITS
 
@@ -14,7 +23,7 @@ DIGITS_EPOCHS, OTHER_EPOCHS = 90, 20
 
 @dataclass(frozen=True)
 class VisionOptions(RunOptions):
-    """Options of `train vit`. Every one is a flag of the command under the same name.
+    """Options of `train image-classifier`. Every one is a flag of the command under the same name.
 
     What is None is chosen from the size of the images, see `chosen`.
 
@@ -31,7 +40,10 @@ class VisionOptions(RunOptions):
         fixed=False,
     )
     image_size: int | None = option(
-        None, "Height and width to bring all images to; the data's own by default, 64 for a folder of classes.", least=1
+        None,
+        "Height and width to bring all images to; the data's own by default, 64 for a folder of classes.",
+        least=1,
+        below=LARGEST,
     )
     validation_share: float = option(0.1, "Share of each class held out for validation.", least=0, below=0.5)
     test_share: float = option(
@@ -53,15 +65,21 @@ class VisionOptions(RunOptions):
         None,
         "Side of a patch in pixels: 2 for images up to 16 pixels, about a seventh up to 64, 16 above; swin: half.",
         least=1,
+        below=LARGEST,
     )
     d_model: int | None = option(
         None,
         "Width of the model or of its last stage: 64 for images up to 16 pixels, 128 up to 64, 192 above.",
         least=1,
+        below=WIDEST,
     )
-    heads: int | None = option(None, "Attention heads; by default one for 32 of the width.", least=1)
-    layers: int | None = option(None, "Blocks: 4 for images up to 16 pixels, 6 up to 64, 12 above.", least=1)
-    mlp_dim: int | None = option(None, "Width of the feed-forward layers; 2 * d_model by default.", least=1)
+    heads: int | None = option(None, "Attention heads; by default one for 32 of the width.", least=1, below=WIDEST)
+    layers: int | None = option(
+        None, "Blocks: 4 for images up to 16 pixels, 6 up to 64, 12 above.", least=1, below=DEEPEST
+    )
+    mlp_dim: int | None = option(
+        None, "Width of the feed-forward layers; 2 * d_model by default.", least=1, below=WIDEST
+    )
     pooling: str | None = option(None, "What the class is read from: a class token or the mean.", choices=POOLINGS)
     dropout: float = option(0.0, "Dropout rate.", least=0, below=1)
     drop_path: float = option(0.0, "Stochastic depth: the share of images that skip the last block.", least=0, below=1)
@@ -71,7 +89,7 @@ class VisionOptions(RunOptions):
         "Validate after every N epochs; by default after each, and where these are short about every 100 steps.",
         least=1,
     )
-    batch_size: int = option(64, "Images in a batch.", least=1)
+    batch_size: int = option(64, "Images in a batch.", least=1, below=2**20)
     learning_rate: float | None = option(
         None,
         "Largest learning rate, which falls along a cosine to 0: 2e-3 for images up to 16 pixels, 1e-3 above.",
@@ -105,6 +123,11 @@ class VisionOptions(RunOptions):
     @property
     def default_epochs(self):
         return DIGITS_EPOCHS if self.data == DIGITS else OTHER_EPOCHS
+
+    def least_memory(self):
+        # The blocks of a pyramid, and convolutions, may be narrower.
+        blocks = (self.layers or 1) if self.model in ("vit", "hybrid") else 0
+        return memory_for_weights(blocks, self.d_model or 1, self.mlp_dim or 1)
 
     def also_fixed(self):
         # The learning rate is counted back from the end.

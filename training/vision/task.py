@@ -25,6 +25,7 @@ from keras_attention.training.vision.image_sources import read_source
 from keras_attention.training.vision.options import VisionOptions
 from keras_attention.training.vision.retrieval import places
 
+TOP = 5  # of five classes or fewer, the true one is always among them
 # Between two validations by default, where epochs are shorter: a look at a few images costs as much as many steps.
 VALIDATION_STEPS = 100
 
@@ -42,8 +43,9 @@ def train(options, *, callbacks=()):
         callbacks: more Keras callbacks for `model.fit`.
 
     Returns:
-        dict, the content of metrics.json: "test/accuracy", "test/top5_accuracy", "test/loss" (without label smoothing),
-        the same under "validation/", and what `fit_in_folder` says of the run; "train_rate" counts images.
+        dict, the content of metrics.json: "test/accuracy", "test/loss" (without label smoothing), of more than five
+        classes "test/top5_accuracy", the same under "validation/", and what `fit_in_folder` says of the run;
+        "train_rate" counts images.
 
     Raises:
         UsageError, KeyboardInterrupt: see `fit_in_folder`.
@@ -71,11 +73,11 @@ class VisionTask(Task):
     def read(self, folder):
         options = self.options
         source = read_source(options.data, options.image_size)
-        for note in source.notes:
-            print(f"note: {note}", flush=True)
         if source.test is not None:
             options.refuse_given(("test_share",), "the data bring their own test images")
         images = split_images(source, validation=options.validation_share, test=options.test_share)
+        for note in images.notes:
+            print(f"note: {note}", flush=True)
         task, splits = images.task, images.splits
         settings = options.chosen(size=max(task.height, task.width), folder=source.of_files)
         sizes = {split: len(splits[split]) for split in SPLITS}
@@ -104,15 +106,16 @@ class VisionTask(Task):
         )
 
     def build(self, data):
-        options, count = self.options, len(data.task.labels)
+        options = self.options
         model = build_model(options.model, data.settings, data.task, dropout=options.dropout, seed=options.seed)
         smoothing = {"from_logits": True, "label_smoothing": options.label_smoothing}
         metrics = [
             # Under this name it takes the place of Keras' own, which cannot be restored in the middle of an epoch.
             keras.metrics.CategoricalCrossentropy(name="loss", **smoothing),
             keras.metrics.CategoricalAccuracy(name="accuracy"),
-            keras.metrics.TopKCategoricalAccuracy(min(5, count), name="top5_accuracy"),
         ]
+        if len(data.task.labels) > TOP:
+            metrics.append(keras.metrics.TopKCategoricalAccuracy(TOP, name="top5_accuracy"))
         model.compile(
             averaged_adamw(model, options),
             loss=keras.losses.CategoricalCrossentropy(**smoothing),
@@ -155,15 +158,13 @@ def measured(logits, labels):
         labels: ints [N].
 
     Returns:
-        dict: "accuracy", "top5_accuracy" (the true class is among the five likeliest), "loss" (mean cross-entropy).
+        dict: "accuracy", "loss" (mean cross-entropy) and, of more than five classes, "top5_accuracy" (the true class is
+        among the five likeliest).
     """
     reached = places(logits, logits[np.arange(len(labels)), labels])
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    return {
-        "accuracy": float(np.mean(reached <= 1)),
-        "top5_accuracy": float(np.mean(reached <= 5)),
-        "loss": float(np.mean(losses)),
-    }
+    found = {"accuracy": float(np.mean(reached <= 1)), "loss": float(np.mean(losses))}
+    return found | ({"top5_accuracy": float(np.mean(reached <= TOP))} if logits.shape[1] > TOP else {})
 
 
 command, main = training_command(
