@@ -13,9 +13,10 @@ from keras_attention.layers.positions import schemes
 from keras_attention.layers.residual import Residual
 from keras_attention.mechanisms import base as mechanisms
 from keras_attention.ops.basics import checks
+from keras_attention.recorded import Recorded
 
 
-class _Block(keras.layers.Layer):
+class _Block(Recorded, keras.layers.Layer):
     """What both blocks share: their options and how a sub-layer is wrapped."""
 
     def __init__(
@@ -137,28 +138,6 @@ class _Block(keras.layers.Layer):
 
     def compute_output_spec(self, *args, **kwargs):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "d_model": self.d_model,
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "mechanism": self.mechanism,
-            "num_kv_heads": self.num_kv_heads,
-            "dropout_rate": self.dropout_rate,
-            "attention_dropout_rate": self.attention_dropout_rate,
-            "activation": keras.activations.serialize(self.activation),
-            "gated_mlp": self.gated_mlp,
-            "positions": self.positions,
-            "norm": self.norm,
-            "residual": self.residual,
-            "layer_scale": self.layer_scale,
-            "drop_path_rate": self.drop_path_rate,
-            "epsilon": self.epsilon,
-            "remat": self.remat,
-            "seed": self.seed,
-        }
 
 
 @keras.saving.register_keras_serializable("keras_attention")
@@ -333,9 +312,6 @@ class DecoderBlock(_Block):
     def project_memory(self, memory, memory_mask=None):
         """The cross-attention's keys and values, computed once for a whole decoding; memory's implicit mask counts."""
         return self.cross_attention.project_memory(memory, padding_mask=memory_mask)
-
-    def get_config(self):
-        return {**super().get_config(), "cross_mechanism": self.cross_mechanism}
 
 
 def _listed(result):

@@ -5,10 +5,11 @@ import tensorflow as tf
 
 from keras_attention.ops.basics import checks
 from keras_attention.ops.dense import dropout_bits
+from keras_attention.recorded import Recorded
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class DropPath(keras.layers.Layer):
+class DropPath(Recorded, keras.layers.Layer):
     """Leaves out the branch of a share of the batch's rows in training; the rows that stay are scaled up to the mean.
 
     Args:
@@ -43,6 +44,3 @@ class DropPath(keras.layers.Layer):
 
     def compute_output_shape(self, x_shape):
         return x_shape
-
-    def get_config(self):
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed}

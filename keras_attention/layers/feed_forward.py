@@ -4,10 +4,11 @@ import keras
 
 from keras_attention.layers.dropout import Dropout
 from keras_attention.ops.basics import checks
+from keras_attention.recorded import Recorded
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class FeedForward(keras.layers.Layer):
+class FeedForward(Recorded, keras.layers.Layer):
     """Two dense layers with an activation between: [B, T, E] -> [B, T, mlp_dim] -> [B, T, E].
 
     Args:
@@ -49,13 +50,3 @@ class FeedForward(keras.layers.Layer):
 
     def compute_output_shape(self, x_shape):
         return x_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "mlp_dim": self.mlp_dim,
-            "activation": keras.activations.serialize(self.activation),
-            "gated": self.gated,
-            "dropout_rate": self.dropout_rate,
-            "seed": self.seed,
-        }

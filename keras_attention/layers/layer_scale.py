@@ -4,10 +4,11 @@ import keras
 import tensorflow as tf
 
 from keras_attention.ops.basics import checks
+from keras_attention.recorded import Recorded
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class LayerScale(keras.layers.Layer):
+class LayerScale(Recorded, keras.layers.Layer):
     """x * scale, with one learned factor per feature that starts small, so that deep stacks start near the identity.
 
     Args:
@@ -37,6 +38,3 @@ class LayerScale(keras.layers.Layer):
 
     def compute_output_shape(self, x_shape):
         return x_shape
-
-    def get_config(self):
-        return {**super().get_config(), "initial_value": self.initial_value}

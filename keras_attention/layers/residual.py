@@ -7,10 +7,11 @@ from keras_attention.layers.drop_path import DropPath
 from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.layer_scale import LayerScale
 from keras_attention.ops.basics import checks
+from keras_attention.recorded import Recorded
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class Residual(keras.layers.Layer):
+class Residual(Recorded, keras.layers.Layer):
     """x + f(norm(x)) (pre-norm) or norm(x + f(x)) (post-norm), with dropout on f's output.
 
     `residual="gated"` multiplies f's output by a learned gate per feature, sigmoid(g), that starts almost open
@@ -84,15 +85,3 @@ class Residual(keras.layers.Layer):
 
     def compute_output_shape(self, x_shape, h_shape=None):
         return x_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "norm": self.norm,
-            "residual": self.residual,
-            "dropout_rate": self.dropout_rate,
-            "layer_scale": self.layer_scale,
-            "drop_path_rate": self.drop_path_rate,
-            "epsilon": self.epsilon,
-            "seed": self.seed,
-        }

@@ -5,10 +5,11 @@ import tensorflow as tf
 
 from keras_attention.layers.positions.encodings import rows_or_nan
 from keras_attention.ops.basics import checks
+from keras_attention.recorded import Recorded
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class TokenEmbedding(keras.layers.Layer):
+class TokenEmbedding(Recorded, keras.layers.Layer):
     """Vectors of token ids, times sqrt(d_model), with the implicit mask of real tokens.
 
     The scaling stands inside the layer because a plain `x * sqrt(d)` would drop Keras' implicit mask without a word.
@@ -68,12 +69,3 @@ class TokenEmbedding(keras.layers.Layer):
 
     def compute_output_shape(self, ids_shape):
         return (*ids_shape, self.d_model)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "vocab_size": self.vocab_size,
-            "d_model": self.d_model,
-            "pad_id": self.pad_id,
-            "scale": self.scale,
-        }

@@ -56,6 +56,3 @@ class AutoAttention(Mechanism):
             return attend_to_all(q, k, v, **options)
         options = {name: option for name, option in options.items() if name not in ALL_PAIRS}
         return attend_by_tiles(q, k, v, training=training, **options)
-
-    def get_config(self):
-        return {**super().get_config(), "dense_bytes": self.dense_bytes}

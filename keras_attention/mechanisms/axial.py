@@ -47,6 +47,3 @@ class AxialAttention(Pattern):
 
     def pattern(self, q, k, v, *, use_causal_mask, **options):
         return axial.axial(q, k, v, shape=self.shape, num_class_tokens=self.num_class_tokens, **options)
-
-    def get_config(self):
-        return {**super().get_config(), "shape": list(self.shape), "num_class_tokens": self.num_class_tokens}

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_attention.ops.basics import checks
 from keras_attention.ops.dense import kv_cache
+from keras_attention.recorded import Recorded
 
 _REGISTRY = {}
 # Those that choose among others: not listed as ways to attend of their own.
@@ -61,8 +62,8 @@ class Supports:
     paper: str = ""
 
 
-class Mechanism(keras.layers.Layer):
-    """One way to attend. Subclasses give `attend`, `supports` and `get_config`; the other hooks have defaults.
+class Mechanism(Recorded, keras.layers.Layer):
+    """One way to attend. Subclasses give `attend` and `supports`; the other hooks have defaults.
 
     A mechanism belongs to one `MultiHeadAttention` (its owner), which projects, splits heads, merges masks and calls
     `attend`. Each owner clones the mechanism from its config, so that one object given to two layers shares nothing.
@@ -72,9 +73,6 @@ class Mechanism(keras.layers.Layer):
     """
 
     supports = Supports()
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
 
     @classmethod
     def for_grid(cls, rows, columns, num_prefix_tokens):
@@ -178,10 +176,6 @@ class Mechanism(keras.layers.Layer):
     def copied(self, **changes):
         """A mechanism with the same options and no weights; `changes` take the place of parts of its config."""
         return type(self).from_config({**self.get_config(), **changes})
-
-    def get_config(self):
-        # Keras' default would record the arguments of `__init__`, among them the owner's policy, which is an object.
-        return super().get_config()
 
     @property
     def registered_name(self):

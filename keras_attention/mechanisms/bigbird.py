@@ -66,13 +66,3 @@ class BigBirdAttention(Pattern):
                 here = slice(slot, slot + 1)
                 seen |= chosen[..., here] & (index[..., here] == key)
         return seen
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "block_size": self.block_size,
-            "neighbours": self.neighbours,
-            "num_global_blocks": self.num_global_blocks,
-            "num_random_blocks": self.num_random_blocks,
-            "seed": self.seed,
-        }

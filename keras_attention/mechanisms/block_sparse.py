@@ -40,6 +40,3 @@ class BlockSparseAttention(Pattern):
 
     def sees(self, heads, query, key):
         return query // self.block_size - key // self.block_size <= self.neighbours
-
-    def get_config(self):
-        return {**super().get_config(), "block_size": self.block_size, "neighbours": self.neighbours}

@@ -57,14 +57,6 @@ class BlockwiseAttention(Mechanism):
             xla=self.xla,
         )
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "query_block_size": self.query_block_size,
-            "key_block_size": self.key_block_size,
-            "xla": self.xla,
-        }
-
 
 def attend_by_tiles(q, k, v, *, mask, scale, bias=None, dropout=None, training=False, **tiling):
     """`blockwise_attention` with the arguments of `Mechanism.attend`; `tiling` are its block sizes and `xla`."""

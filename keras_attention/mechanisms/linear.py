@@ -71,16 +71,11 @@ class LinearAttention(Recurrent):
 
     def copied(self, **changes):
         # The function itself: one that is not registered can be used, although not loaded again.
-        return type(self).from_config({**self._plain_config(), "feature_map": self.feature_map, **changes})
-
-    def _plain_config(self):
-        return {**super().get_config(), "chunk_size": self.chunk_size}
+        return type(self).from_config({**super().get_config(), "feature_map": self.feature_map, **changes})
 
     def get_config(self):
-        feature_map = self.feature_map
-        if not isinstance(feature_map, str):
-            feature_map = _serialized(feature_map)
-        return {**self._plain_config(), "feature_map": feature_map}
+        config, given = super().get_config(), self.feature_map
+        return {**config, "feature_map": given if isinstance(given, str) else _serialized(given)}
 
 
 def _serialized(function):

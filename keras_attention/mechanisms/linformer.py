@@ -71,6 +71,3 @@ class LinformerAttention(Mechanism):
             query_mask=mask.query_padding,
             scale=scale,
         )
-
-    def get_config(self):
-        return {**super().get_config(), "max_length": self.max_length, "rank": self.rank, "sharing": self.sharing}

@@ -59,6 +59,3 @@ class LocalAttention(Pattern):
 
     def capacity(self, state):
         return None
-
-    def get_config(self):
-        return {**super().get_config(), "radius": self.radius}

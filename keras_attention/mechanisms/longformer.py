@@ -71,6 +71,3 @@ class LongformerAttention(Pattern):
             padding_mask=padding_mask,
             **options,
         )
-
-    def get_config(self):
-        return {**super().get_config(), "radius": self.radius, "num_global": self.num_global}

@@ -86,12 +86,3 @@ class LSHAttention(Mechanism):
             use_causal_mask=mask.causal,
             scale=scale,
         )
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_buckets": self.num_buckets,
-            "bucket_size": self.bucket_size,
-            "num_hashes": self.num_hashes,
-            "seed": self.seed,
-        }

@@ -72,11 +72,3 @@ class NystromAttention(Mechanism):
             query_mask=masks.joined(mask.padding, mask.query_padding),
             scale=scale,
         )
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_landmarks": self.num_landmarks,
-            "iterations": self.iterations,
-            "kernel_size": self.kernel_size,
-        }

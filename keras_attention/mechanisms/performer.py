@@ -81,11 +81,3 @@ class PerformerAttention(Recurrent):
 
     def empty_state(self, batch_size, num_heads, head_dim, dtype):
         return linear.empty_state(batch_size, num_heads, self.num_features, head_dim, dtype)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_features": self.num_features,
-            "seed": self.seed,
-            "chunk_size": self.chunk_size,
-        }

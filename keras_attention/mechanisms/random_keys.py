@@ -50,6 +50,3 @@ class RandomAttention(Pattern):
         return random_keys.random_attention(
             q, k, v, num_keys=self.num_keys, seed=self.seed, query_positions=query, use_causal_mask=True, **options
         )
-
-    def get_config(self):
-        return {**super().get_config(), "num_keys": self.num_keys, "seed": self.seed}

@@ -32,6 +32,3 @@ class ReluAttention(Mechanism):
 
     def attend(self, q, k, v, *, training=False, **options):
         return attend_to_all(q, k, v, score_clip=self.score_clip, weigh=relu.masked_relu, **options)
-
-    def get_config(self):
-        return {**super().get_config(), "score_clip": self.score_clip}

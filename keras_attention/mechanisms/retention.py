@@ -144,18 +144,6 @@ class RetentionAttention(Recurrent):
     def empty_state(self, batch_size, num_heads, head_dim, dtype):
         return retention.retention_state(batch_size, num_heads, head_dim, head_dim, dtype)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "decay": self.decay,
-            "gate": self.gate,
-            "norm": self.norm,
-            "rotary": self.rotary,
-            "chunk_size": self.chunk_size,
-            "epsilon": self.epsilon,
-            "min_decay": self.min_decay,
-        }
-
 
 def _fastest_log_decay(decay, min_decay):
     """The logarithm of the fastest decay that the options allow."""

@@ -74,9 +74,6 @@ class SoftmaxAttention(Mechanism):
     def capacity(self, state):
         return super().capacity(state) if self.cache == "full" else None
 
-    def get_config(self):
-        return {**super().get_config(), "cache": self.cache, "score_clip": self.score_clip}
-
 
 def attend_to_all(
     q,

@@ -5,8 +5,7 @@ import math
 import keras
 import tensorflow as tf
 
-from keras_attention.models import weights_files
-from keras_attention.models.configured import ConfiguredModel
+from keras_attention.models.configured import ConfiguredModel, built_first
 from keras_attention.ops.basics import checks, replicas
 from keras_attention.ops.vision import contrastive
 
@@ -47,6 +46,8 @@ class CLIP(ConfiguredModel):
     https://arxiv.org/abs/2103.00020
     """
 
+    block_lists = ()
+
     def __init__(
         self, image_tower, text_tower, *, projection_dim=512, logit_scale=1 / 0.07, max_logit_scale=100.0, **kwargs
     ):
@@ -59,11 +60,6 @@ class CLIP(ConfiguredModel):
                 f"logit_scale must be at most max_logit_scale. Got logit_scale={logit_scale}, "
                 f"max_logit_scale={max_logit_scale}."
             )
-        self._config = {
-            "projection_dim": self.projection_dim,
-            "logit_scale": self.initial_logit_scale,
-            "max_logit_scale": self.max_logit_scale,
-        }
         self.image_tower = self._tower("image_tower", image_tower)
         self.text_tower = self._tower("text_tower", text_tower)
         self.image_projection, self.text_projection = (
@@ -112,10 +108,12 @@ class CLIP(ConfiguredModel):
             "text_embeds": self.encode_text(inputs["text"], inputs.get("text_mask"), training=training),
         }
 
+    @built_first
     def encode_image(self, images, training=False):
         """Unit vectors, float32 [B, P], of images [B, H, W, C]."""
         return _unit(self.image_projection(self.image_tower(images, training=training)))
 
+    @built_first
     def encode_text(self, text, text_mask=None, training=False):
         """Unit vectors, float32 [B, P], of token ids [B, T]."""
         options = {} if text_mask is None else {"text_mask": text_mask}
@@ -125,6 +123,7 @@ class CLIP(ConfiguredModel):
         """The scaled products of every image [B, P] with every text [N, P], float32 [B, N]."""
         return self.scale() * tf.matmul(image_embeds, text_embeds, transpose_b=True)
 
+    @built_first
     def scale(self):
         """The similarities' factor, a float32 scalar, at most `max_logit_scale`."""
         return tf.exp(self._at_most_max(self.logit_scale))
@@ -175,20 +174,6 @@ class CLIP(ConfiguredModel):
     def compute_output_spec(self, inputs, training=False):
         shapes = self.compute_output_shape({name: x.shape for name, x in inputs.items()})
         return {name: keras.KerasTensor(shape, dtype="float32") for name, shape in shapes.items()}
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "image_tower": keras.saving.serialize_keras_object(self.image_tower),
-            "text_tower": keras.saving.serialize_keras_object(self.text_tower),
-        }
-
-    def check_blocks(self, filepath):
-        # Keras saves attributes by their names, in order, and what comes after `layers` by its class's.
-        places = {"image_tower": "image_tower", "text_tower": "layers/text_encoder"}
-        found = {place: getattr(self, name) for name, place in places.items()}
-        nested = {f"{place}/blocks": tower.blocks for place, tower in found.items() if hasattr(tower, "blocks")}
-        weights_files.check_blocks(filepath, self, nested=nested)
 
 
 def _unit(x):

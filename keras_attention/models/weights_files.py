@@ -1,21 +1,28 @@
 """Checks of Keras weight files before they are read."""
 
 import contextlib
+import re
 import zipfile
+from collections import Counter
 
 import h5py
 
+# Keras has no public name for the rule by which it names layers in its files.
+from keras.src.utils.naming import to_snake_case
 
-def check_blocks(path, model, *attributes, nested=None):
-    """Raises where a file of weights holds another number of blocks than the model.
+# Keras saves a model's attributes in the order of their names. What comes after this one, the list of all layers, is in
+# the file as a part of it.
+_LAYERS = "layers"
+
+
+def check_blocks(path, model):
+    """Raises where a file of weights holds another number of blocks than the model, or than a model in it.
 
     Keras reads a deeper model's file into a shallower model without a word, dropping the rest.
 
     Args:
         path: a `.weights.h5` or `.keras` file.
-        model: a model.
-        *attributes: names of the model's lists of layers.
-        nested: dict of place in the file -> list of layers, for lists of a part of the model.
+        model: a model whose `block_lists` names its lists of layers.
 
     Raises:
         ValueError: naming the list and both numbers, or for another kind of file.
@@ -26,15 +33,40 @@ def check_blocks(path, model, *attributes, nested=None):
         if str(path).endswith(".keras"):
             archive = stack.enter_context(zipfile.ZipFile(path))
             file = stack.enter_context(archive.open("model.weights.h5"))
-        weights = stack.enter_context(h5py.File(file, "r"))
-        lists = {name: getattr(model, name) for name in attributes} | (nested or {})
-        for name, blocks in lists.items():
-            held, wanted = len(weights.get(name, ())), len(blocks)
-            if held != wanted:
-                raise ValueError(
-                    f"{path} holds {name} of {held} layers, the model has {wanted}: make the model with the sizes that "
-                    "the file was saved with, or pass skip_mismatch=True to load what fits."
-                )
+        _check(path, stack.enter_context(h5py.File(file, "r")), model, "")
+
+
+def _check(path, weights, model, prefix):
+    for name in getattr(model, "block_lists", ()):
+        held, wanted = _held(weights, model, name), len(getattr(model, name))
+        if held != wanted:
+            raise ValueError(
+                f"{path} holds {prefix}{name} of {held} layers, the model has {wanted}: make the model with the sizes "
+                "that the file was saved with, or pass skip_mismatch=True to load what fits."
+            )
+    for name, part in vars(model).items():
+        if hasattr(part, "block_lists"):
+            place = name if name < _LAYERS else f"{_LAYERS}/{_names(model.layers)[id(part)]}"
+            _check(path, weights.get(place, {}), part, f"{prefix}{name}/")
+
+
+def _held(weights, model, name):
+    """How many layers of the model's list `name` a file holds."""
+    if name < _LAYERS:
+        return len(weights.get(name, ()))
+    # Under `layers` they stand by class, beside others.
+    classes = {to_snake_case(type(layer).__name__) for layer in getattr(model, name)}
+    return sum(re.sub(r"_\d+$", "", held) in classes for held in weights.get(_LAYERS, ()))
+
+
+def _names(layers):
+    """The name in the file of each layer of a list, by the layer's id: its class's, numbered from the second on."""
+    names, seen = {}, Counter()
+    for layer in layers:
+        kind = to_snake_case(type(layer).__name__)
+        names[id(layer)] = f"{kind}_{seen[kind]}" if seen[kind] else kind
+        seen[kind] += 1
+    return names
 
 
 def check_ending(path):

@@ -478,7 +478,7 @@ def test_from_keras_takes_a_name_and_keeps_the_default_output_width(rng):
     ours = MultiHeadAttention.from_keras(theirs, name="mine", mechanism="softmax")
     assert ours.seed == 5 and isinstance(ours.kernel_initializer, keras.initializers.HeNormal)
     assert isinstance(ours.bias_initializer, keras.initializers.Ones)
-    assert ours.name == "mine" and ours.d_model == V_WIDTH and not ours._is_auto
+    assert ours.name == "mine" and ours.d_model == V_WIDTH and ours.get_config()["mechanism"] != "auto"
     close(ours(x, use_causal_mask=True), theirs(x, x, use_causal_mask=True), 1e-5)
 
 

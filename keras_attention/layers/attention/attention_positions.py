@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from keras_attention.layers.attention.heads import Heads
 from keras_attention.layers.positions import schemes
 from keras_attention.ops.basics import checks
 from keras_attention.ops.dense.dot_product import accumulation_dtype
@@ -19,44 +20,46 @@ def check(scheme, mechanism):
         mechanism.refuse(f"positions={schemes.name_of(scheme)}", "mechanism='softmax'")
 
 
-def enter(layer, q, k, projected, bias, *, cross, padding, state):
+def enter(layer, heads, options, *, cross, limits, state):
     """Brings a layer's positions into what its mechanism is given.
 
     Args:
         layer: the `MultiHeadAttention`.
-        q, k: heads [B, H, T, D], [B, Hkv, T, D] of one sequence.
-        projected: the dict of the mechanism's `project`.
-        bias: the caller's bias of rank 4, or None.
+        heads: `Heads` of one sequence.
+        options: further arguments of the mechanism's `attend`, such as the caller's bias, of rank 4.
         cross: whether the keys are another sequence's.
-        padding: boolean [B, T] of real tokens, or None where all are.
+        limits: `AttentionMask`; its padding [B, T] marks real tokens.
         state: the decoding state that the tokens are read into, or None.
 
     Returns:
-        `(q, k, arguments, bias)`; the arguments are those for the mechanism's `attend`.
+        `(heads, options)` with the positions in them.
     """
     scheme = layer.positions
     if scheme is None:
-        return q, k, projected, bias
+        return heads, options
     if cross:
         raise ValueError(
             f"positions={schemes.name_of(scheme)} tells where queries and keys stand in one sequence. Got "
             "keys of another one: use positions=None there, and positions that are added to the embeddings."
         )
     if scheme.acts_on == "distance":
-        return q, k, {**projected, "distance_bias": scheme.bias_at}, bias
+        return heads, {**options, "distance_bias": scheme.bias_at}
     if scheme.acts_on == "grid":
         grid = scheme.bias_of_grid()[None]
-        _check_grid(scheme, grid.shape[-1], q.shape[2], state)
-        dtype = accumulation_dtype(q.dtype)
-        return q, k, projected, grid if bias is None else tf.cast(grid, dtype) + tf.cast(bias, dtype)
-    places = _places(padding, checks.sizes(q)[2], None if state is None else _count(state))
+        _check_grid(scheme, grid.shape[-1], heads.q.shape[2], state)
+        if "bias" in options:
+            dtype = accumulation_dtype(heads.q.dtype)
+            grid = tf.cast(grid, dtype) + tf.cast(options["bias"], dtype)
+        return heads, {**options, "bias": grid}
+    places = _places(limits.padding, checks.sizes(heads.q)[2], None if state is None else _count(state))
 
     def rotate(x):
         return scheme.rotate(x, places)
 
     if layer.mechanism.supports.rotary == "features":
-        return q, k, {**projected, "rotate": rotate}, bias
-    return *layer.mechanism.rotated(q, k, projected, rotate), bias
+        return heads, {**options, "rotate": rotate}
+    q, k, projected = layer.mechanism.rotated(heads.q, heads.k, heads.projected, rotate)
+    return Heads(q, k, heads.v, projected), options
 
 
 def with_count(layer, state, batch_size):

@@ -9,6 +9,7 @@ from keras_attention.layers.attention.multi_head_attention import MultiHeadAtten
 from keras_attention.layers.dropout import Dropout
 from keras_attention.mechanisms import base
 from keras_attention.ops.basics import checks, masks
+from keras_attention.recorded import Recorded
 
 # Direction -> the side that asks. The names say which way the information goes, as the documents' do.
 READERS = {"image_to_text": "text", "text_to_image": "image"}
@@ -17,7 +18,7 @@ _SIDES = ("image", "text")
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class CrossModalAttention(keras.layers.Layer):
+class CrossModalAttention(Recorded, keras.layers.Layer):
     """Lets a text read an image, an image read a text, or both: the documents' cross-modal attention (5.3).
 
     The side that reads gets `x + tanh(gate) * attention(norm(x), norm(other))`. The gate, one number for each feature,
@@ -199,21 +200,6 @@ class CrossModalAttention(keras.layers.Layer):
     def compute_output_spec(self, *args, **kwargs):
         # The weights come out beside the output: trace `call` rather than trust one shape.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "d_model": self.d_model,
-            "num_heads": self.num_heads,
-            "direction": self.direction,
-            "mechanism": self.mechanism,
-            "num_kv_heads": self.num_kv_heads,
-            "dropout_rate": self.dropout_rate,
-            "attention_dropout_rate": self.attention_dropout_rate,
-            "gate_initializer": keras.initializers.serialize(self.gate_initializer),
-            "epsilon": self.epsilon,
-            "seed": self.seed,
-        }
 
 
 def _sides(way):

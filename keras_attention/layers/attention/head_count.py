@@ -20,3 +20,10 @@ def recommended_num_heads(d_model, divisor=False):
     if not divisor:
         return heads
     return min((n for n in range(1, d_model + 1) if d_model % n == 0), key=lambda n: (abs(n - heads), n))
+
+
+def num_heads_for(d_model, num_heads=None):
+    """The number of heads of a model: as given, or the recommended divisor of `d_model`. It must divide `d_model`."""
+    heads = recommended_num_heads(d_model, divisor=True) if num_heads is None else num_heads
+    checks.divisible("d_model", d_model, "num_heads", checks.positive_int("num_heads", heads))
+    return heads

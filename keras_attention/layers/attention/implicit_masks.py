@@ -11,3 +11,11 @@ def put(tensor, mask):
     if mask is not None:
         tensor._keras_mask = mask
     return tensor
+
+
+def of_inputs(v, k, q, v_mask, k_mask, q_mask):
+    """The masks of v, k and q: those given, otherwise the implicit ones. Of a lone input (v), its own three times."""
+    v_mask = get(v) if v_mask is None else v_mask
+    if k_mask is None:
+        k_mask = v_mask if q is None else get(k)
+    return v_mask, k_mask, get(v if q is None else q) if q_mask is None else q_mask

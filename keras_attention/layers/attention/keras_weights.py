@@ -1,6 +1,7 @@
 """The options and weights of `keras.layers.MultiHeadAttention`, read for our layer."""
 
 import keras
+import numpy as np
 
 # Options of Keras' layer without a counterpart here; some came with later versions of Keras.
 _KERAS_ONLY = (
@@ -67,3 +68,19 @@ def read(layer):
         "dtype": layer.dtype_policy,
     }
     return options, weights
+
+
+def assign(layer, weights):
+    """Builds a `MultiHeadAttention` of ours for the arrays that `read` gave, puts them in, and returns it.
+
+    Raises:
+        ValueError: where its mechanism lacks one of the four projections.
+    """
+    widths = {name: int(arrays[0].shape[0]) for name, arrays in weights.items()}
+    layer.build((None, None, widths["value"]), (None, None, widths["key"]), (None, None, widths["query"]))
+    for name, arrays in weights.items():
+        if not hasattr(layer, f"{name}_projection"):
+            layer.mechanism.refuse(f"weights of a {name} projection, which it has not", "mechanism='softmax'")
+        for to, array in zip(getattr(layer, f"{name}_projection").weights, arrays, strict=True):
+            to.assign(np.reshape(array, to.shape))
+    return layer

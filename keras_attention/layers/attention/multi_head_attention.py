@@ -3,7 +3,6 @@
 import math
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_attention.layers.attention import (
@@ -13,13 +12,16 @@ from keras_attention.layers.attention import (
     keras_weights,
     projections,
 )
+from keras_attention.layers.attention.decoding import Decoding
+from keras_attention.layers.attention.heads import Heads
 from keras_attention.layers.positions import schemes
 from keras_attention.mechanisms import base as mechanisms
 from keras_attention.ops.basics import checks, masks
+from keras_attention.recorded import Recorded
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(Recorded, Decoding, keras.layers.Layer):
     """Multi-head attention, called like the documents' code: `mha(v, k, q, mask)`; `mha(x)` attends to itself.
 
     The inputs are projected to `num_heads` heads, `mechanism` attends, and a last projection joins the heads. Two
@@ -109,10 +111,8 @@ class MultiHeadAttention(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
         self.d_model = checks.positive_int("d_model", d_model)
         self.num_heads = checks.positive_int("num_heads", num_heads)
-        self._given_kv_heads = num_kv_heads
         self.num_kv_heads = checks.positive_int("num_kv_heads", num_heads if num_kv_heads is None else num_kv_heads)
         checks.divisible("num_heads", self.num_heads, "num_kv_heads", self.num_kv_heads)
-        self._given_head_dim = head_dim
         if head_dim is None:
             checks.divisible("d_model", self.d_model, "num_heads", self.num_heads)
             head_dim = self.d_model // self.num_heads
@@ -123,10 +123,11 @@ class MultiHeadAttention(keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.seed = seed
-        self._is_auto = mechanism == "auto"
         self.mechanism = mechanisms.clone(mechanisms.get(mechanism), self.dtype_policy)
         self.positions = schemes.get(positions, self.num_heads, self.head_dim, self.dtype_policy)
-        self._check_mechanism()
+        self._record(mechanism="auto" if mechanism == "auto" else self.mechanism, positions=self.positions)
+        call_arguments.check_options(self.mechanism, self.dropout_rate, self.temperature)
+        attention_positions.check(self.positions, self.mechanism)
         self._seed_generator = keras.random.SeedGenerator(seed, name="dropout_seed") if self.dropout_rate else None
 
     # --- building -------------------------------------------------------------------------------------------------
@@ -163,12 +164,7 @@ class MultiHeadAttention(keras.layers.Layer):
         v, k, q = call_arguments.inputs(v, k, q, kwargs.get("memory"))
         if kwargs.get("memory") is not None:
             # Asked here, as Keras fills v_mask with the implicit mask of what are queries now.
-            given = [f"{name}=" for name in ("k_mask", "v_mask") if kwargs.get(name) is not None]
-            if given:
-                raise ValueError(
-                    f"{' and '.join(given)} cannot be given with memory=, whose keys are projected already: use "
-                    "padding_mask= of project_memory."
-                )
+            call_arguments.check_no_key_masks(**kwargs)
         if mask is not None:
             # `call` has no argument named `mask`: Keras would fill it with the implicit (B, S) mask of a lone input.
             kwargs["attention_mask"] = mask
@@ -205,25 +201,13 @@ class MultiHeadAttention(keras.layers.Layer):
         training=False,
     ):
         v, k, q = call_arguments.inputs(v, k, q, memory)
-        for name, x in (("v", v), ("k", k), ("q", q)):
-            if x is not None:
-                call_arguments.check_input(name, x.shape)
-        v_mask = implicit_masks.get(v) if v_mask is None else v_mask
-        if q is None:
-            k_mask = v_mask if k_mask is None else k_mask
-            q_mask = implicit_masks.get(v) if q_mask is None else q_mask
-        else:
-            k_mask = implicit_masks.get(k) if k_mask is None else k_mask
-            q_mask = implicit_masks.get(q) if q_mask is None else q_mask
-        if memory is not None and state is not None:
-            raise ValueError(
-                "memory= and state= cannot be given together: one call attends to a memory or reads tokens."
-            )
+        v_mask, k_mask, q_mask = implicit_masks.of_inputs(v, k, q, v_mask, k_mask, q_mask)
         cross = q is not None or memory is not None
         call_arguments.check_supported(
             self.mechanism,
             cross,
             state,
+            memory,
             free_mask=(attention_mask, "a free mask (mask=)"),
             bias=(bias, "an additive bias (bias=)"),
             padding_mask=(padding_mask, "a padding mask"),
@@ -233,72 +217,63 @@ class MultiHeadAttention(keras.layers.Layer):
             residual=(return_raw_scores or previous_scores is not None, "carried scores (previous_scores=)"),
         )
         inputs = self._cast(v if q is None else q)
-        if memory is not None:
-            q_heads = self.split_heads(self.query_projection(inputs), self.num_heads)
-            k_heads, v_heads = (tf.cast(memory[part], q_heads.dtype) for part in ("key", "value"))
-            k_mask, v_mask, projected = tf.not_equal(memory["valid"], 0), None, {}
+        if memory is None:
+            heads = self._project(v, k, inputs, training)
         else:
-            k_inputs = inputs if q is None else self._cast(k)
-            v_inputs = inputs if q is None else k_inputs if v is k else self._cast(v)
-            q_heads, k_heads, v_heads, projected = self.mechanism.project(
-                self, inputs, k_inputs, v_inputs, training=bool(training)
-            )
-        batch, length = checks.sizes(q_heads)[0], checks.sizes(q_heads)[2]
-        keys = checks.sizes(k_heads)[2]
-        # A state's keys stand before the new ones: how many is known only when the graph runs.
-        all_keys = keys if state is None else None
-        if bias is not None:
-            bias = call_arguments.rank_four("bias", bias, batch, self.num_heads, length, all_keys)
-        if state is None:
-            limits = self._mask(
-                attention_mask, padding_mask, v_mask, k_mask, q_mask, use_causal_mask, batch, length, keys
-            )
-        else:
-            limits = self._mask(None, padding_mask, v_mask, k_mask, None, False, batch, length, keys)
-            free = attention_mask
-            free = None if free is None else masks.free_mask(free, batch, length, None, self.num_heads)
-        q_heads, k_heads, projected, bias = attention_positions.enter(
-            self, q_heads, k_heads, projected, bias, cross=cross, padding=limits.padding, state=state
+            heads = self._project_queries(inputs, memory)
+            v_mask, k_mask = None, tf.not_equal(memory["valid"], 0)
+        limits = call_arguments.limits(
+            heads,
+            padding={"padding_mask": padding_mask, "k_mask": k_mask, "v_mask": v_mask},
+            query_padding=None if state is not None else q_mask,
+            free=attention_mask,
+            causal=use_causal_mask,
+            reads=state is not None,
         )
-        arguments = {
+        options = call_arguments.options(
+            heads,
+            bias=bias,
+            global_mask=global_mask,
+            previous_scores=previous_scores,
+            return_raw_scores=return_raw_scores,
+            reads=state is not None,
+        )
+        heads, options = attention_positions.enter(self, heads, options, cross=cross, limits=limits, state=state)
+        options |= {
             "scale": 1.0 / (self.temperature * math.sqrt(self.head_dim)),
             "dropout": self._dropout(training),
             "return_scores": return_attention_scores,
             "training": bool(training),
-            **projected,
         }
-        if bias is not None:
-            arguments["bias"] = bias
-        if global_mask is not None:
-            arguments["global_mask"] = masks.marks(global_mask, "global_mask", batch, length)
-        if previous_scores is not None:
-            arguments["previous_scores"] = call_arguments.rank_four(
-                "previous_scores", previous_scores, batch, self.num_heads, length, all_keys
-            )
-        if return_raw_scores:
-            arguments["return_raw_scores"] = True
         if state is None:
-            attended = self.mechanism.attend(
-                q_heads, self._expand(k_heads), self._expand(v_heads), mask=limits, **arguments
-            )
+            attended, state = self._attend(heads, limits, options), ()
         else:
-            own, count = attention_positions.split_count(self, state)
-            attended, own = self.mechanism.attend_state(
-                q_heads,
-                k_heads,
-                v_heads,
-                state=own,
-                valid=limits.padding,
-                mask=masks.AttentionMask(free=free),
-                expand=self._expand,
-                **arguments,
-            )
-            state = attention_positions.counted(own, count, limits.padding, length)
+            attended, *state = self._read(heads, limits, options, state)
         attended, *rest = attended if return_attention_scores or return_raw_scores else (attended,)
+        output = self._join(attended, inputs)
+        return (output, *rest, *state) if rest or state else output
+
+    def _project(self, v, k, inputs, training):
+        """Heads of inputs that are not projected yet; k is None where v, cast to `inputs`, is the only one."""
+        k_inputs = inputs if k is None else self._cast(k)
+        v_inputs = k_inputs if k is None or v is k else self._cast(v)
+        return Heads(*self.mechanism.project(self, inputs, k_inputs, v_inputs, training=bool(training)))
+
+    def _project_queries(self, inputs, memory):
+        """Heads of queries to keys and values that `project_memory` made."""
+        q = self.split_heads(self.query_projection(inputs), self.num_heads)
+        return Heads(q, tf.cast(memory["key"], q.dtype), tf.cast(memory["value"], q.dtype), {})
+
+    def _attend(self, heads, limits, options):
+        """What the mechanism gives for all tokens at once: [B, H, T, D], or a tuple with the scores asked for."""
+        k, v = self._expand(heads.k), self._expand(heads.v)
+        return self.mechanism.attend(heads.q, k, v, mask=limits, **heads.projected, **options)
+
+    def _join(self, attended, inputs):
+        """[B, H, T, D] -> [B, T, d_model] by the output projection; `inputs` are the queries' before theirs."""
+        batch, _, length, _ = checks.sizes(attended)
         joined = tf.reshape(tf.transpose(attended, [0, 2, 1, 3]), [batch, length, self.num_heads * self.head_dim])
-        output = self.output_projection(self.mechanism.finish(self, joined, inputs))
-        rest += [] if state is None else [state]
-        return (output, *rest) if rest else output
+        return self.output_projection(self.mechanism.finish(self, joined, inputs))
 
     def project_heads(self, q, k, v, training=False):
         """The default projections: q [B,T,E], k, v [B,S,E] -> [B,H,T,D], [B,Hkv,S,D], [B,Hkv,S,D]."""
@@ -325,58 +300,6 @@ class MultiHeadAttention(keras.layers.Layer):
             key_length = None  # biases of all pairs are as large as the scores: dense, as for an unknown length
         return self.mechanism.chosen(batch_size, self.num_heads, query_length, key_length)
 
-    # --- decoding -------------------------------------------------------------------------------------------------
-
-    def init_state(self, batch_size, max_length=None):
-        """An empty decoding state of `batch_size` rows, for `call(state=)`.
-
-        Args:
-            batch_size: an int or a scalar tensor.
-            max_length: None for a state that grows by concatenation; an int for one of that fixed size, with a length
-                per row, as XLA, tf.while_loop and TensorFlow Serving need. Past its end eager calls raise ValueError
-                and graphs put NaN into that row.
-
-        Returns:
-            A dict of plain tensors, batch first.
-        """
-        if self.mechanism.supports.state is None:
-            self.mechanism.refuse("a decoding state", "mechanism='softmax'")
-        if max_length is not None:
-            max_length = checks.positive_int("max_length", max_length)
-        state = self.mechanism.init_state(self, batch_size, tf.as_dtype(self.compute_dtype), max_length)
-        return attention_positions.with_count(self, state, batch_size)
-
-    def reorder_state(self, state, parents):
-        """The rows `parents` (int32 [B']) of a state: what beam search needs after each step."""
-        return self.mechanism.reorder(state, parents)
-
-    def project_memory(self, v, k=None, padding_mask=None):
-        """Keys and values of a sequence that will be attended to many times (an encoder's output).
-
-        Args:
-            v: [B, S, E]; k: the same by default. Their implicit masks are honoured.
-            padding_mask: boolean [B, S], True = a real key.
-
-        Returns:
-            {"key": [B, Hkv, S, D], "value": [B, Hkv, S, D], "valid": int32 [B, S]} for `call(memory=)`.
-        """
-        if not self.built:
-            raise ValueError(f"Layer {self.name!r} has no weights yet: call or build it before project_memory.")
-        if not self.mechanism.supports.cross:
-            self.mechanism.refuse("keys of another sequence (project_memory)", "mechanism='softmax'")
-        k = v if k is None else k
-        # Read before the cast, which makes tensors without them.
-        v_mask, k_mask = implicit_masks.get(v), implicit_masks.get(k)
-        k, v = self._cast(k), self._cast(v)
-        batch, length, _ = checks.sizes(k)
-        padding = self._mask(None, padding_mask, v_mask, k_mask, None, False, batch, length, length).padding
-        valid = tf.ones([batch, length], tf.int32) if padding is None else tf.cast(padding, tf.int32)
-        return {
-            "key": self.split_heads(self.key_projection(k), self.num_kv_heads),
-            "value": self.split_heads(self.value_projection(v), self.num_kv_heads),
-            "valid": valid,
-        }
-
     # --- Keras' contract ------------------------------------------------------------------------------------------
 
     def compute_mask(self, inputs, previous_mask):
@@ -389,23 +312,6 @@ class MultiHeadAttention(keras.layers.Layer):
     def compute_output_spec(self, *args, **kwargs):
         # Scores and state come out beside the output: trace `call` rather than trust one shape.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "d_model": self.d_model,
-            "num_heads": self.num_heads,
-            "mechanism": "auto" if self._is_auto else keras.saving.serialize_keras_object(self.mechanism),
-            "num_kv_heads": self._given_kv_heads,
-            "head_dim": self._given_head_dim,
-            "positions": schemes.serialized(self.positions),
-            "dropout_rate": self.dropout_rate,
-            "temperature": self.temperature,
-            "use_bias": self.use_bias,
-            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
-            "seed": self.seed,
-        }
 
     @classmethod
     def from_keras(cls, layer, **kwargs):
@@ -427,16 +333,7 @@ class MultiHeadAttention(keras.layers.Layer):
             the four projections.
         """
         options, weights = keras_weights.read(layer)
-        built = cls(**{**options, **kwargs})
-        widths = {name: int(arrays[0].shape[0]) for name, arrays in weights.items()}
-        built.build((None, None, widths["value"]), (None, None, widths["key"]), (None, None, widths["query"]))
-        for name, arrays in weights.items():
-            if not hasattr(built, f"{name}_projection"):
-                built.mechanism.refuse(f"weights of a {name} projection, which it has not", "mechanism='softmax'")
-            target = getattr(built, f"{name}_projection").weights
-            for to, array in zip(target, arrays, strict=True):
-                to.assign(np.reshape(array, to.shape))
-        return built
+        return keras_weights.assign(cls(**{**options, **kwargs}), weights)
 
     # --- parts ----------------------------------------------------------------------------------------------------
 
@@ -457,30 +354,6 @@ class MultiHeadAttention(keras.layers.Layer):
         if not (training and self.dropout_rate):
             return None
         return self.dropout_rate, tf.cast(self._seed_generator.next(), tf.int32)
-
-    def _mask(self, mask, padding_mask, v_mask, k_mask, q_mask, use_causal_mask, batch, t, s):
-        padding = [
-            masks.key_mask(given, name, batch, s)
-            for name, given in (("padding_mask", padding_mask), ("k_mask", k_mask), ("v_mask", v_mask))
-            if given is not None
-        ]
-        # An implicit mask usually comes in on k and v as one tensor.
-        padding = [m for i, m in enumerate(padding) if all(m is not other for other in padding[:i])]
-        return masks.AttentionMask(
-            padding=masks.joined(*padding),
-            query_padding=None if q_mask is None else masks.key_mask(q_mask, "q_mask", batch, t),
-            free=None if mask is None else masks.free_mask(mask, batch, t, s, self.num_heads),
-            causal=bool(use_causal_mask),
-        )
-
-    def _check_mechanism(self):
-        supports, mechanism = self.mechanism.supports, self.mechanism
-        if self.dropout_rate and not supports.dropout:
-            what = f"dropout of attention weights (dropout_rate={self.dropout_rate})"
-            mechanism.refuse(what, "dropout_rate=0 or mechanism='softmax'")
-        if self.temperature != 1 and not supports.temperature:
-            mechanism.refuse(f"temperature={self.temperature}", "mechanism='softmax'")
-        attention_positions.check(self.positions, mechanism)
 
 
 def _fresh(initializer):

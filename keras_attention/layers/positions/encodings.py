@@ -6,12 +6,13 @@ import tensorflow as tf
 
 from keras_attention.ops.basics import checks
 from keras_attention.ops.dense.dot_product import accumulation_dtype
+from keras_attention.recorded import Recorded
 
 BEYOND = ("error", "interpolate", "clip")
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class PositionalEncoding(keras.layers.Layer):
+class PositionalEncoding(Recorded, keras.layers.Layer):
     """Learnable positions: adds one trained vector per position, the documents' layer of that name.
 
     What happens beyond `max_len` is said by `beyond`:
@@ -88,18 +89,9 @@ class PositionalEncoding(keras.layers.Layer):
     def compute_output_shape(self, x_shape):
         return x_shape
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "max_len": self.max_len,
-            "d_model": self.d_model,
-            "beyond": self.beyond,
-            "initializer": keras.initializers.serialize(self.initializer),
-        }
-
 
 @keras.saving.register_keras_serializable("keras_attention")
-class SinusoidalEncoding(keras.layers.Layer):
+class SinusoidalEncoding(Recorded, keras.layers.Layer):
     """Fixed positions: sines and cosines of falling frequency, right at any position.
 
     Feature 2i is sin(p / 10000^(2i/d)), feature 2i+1 the cosine of the same. Angles are computed in at least float32

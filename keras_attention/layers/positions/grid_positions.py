@@ -5,10 +5,11 @@ import tensorflow as tf
 
 from keras_attention.ops.basics import checks
 from keras_attention.ops.vision import patch_grids
+from keras_attention.recorded import Recorded
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class GridPositions(keras.layers.Layer):
+class GridPositions(Recorded, keras.layers.Layer):
     """Adds one trained vector per place of a grid, and one to each token that stands before the grid.
 
     Another grid than the trained one gets the table interpolated bicubically (half-pixel centres, no antialiasing, as
@@ -33,6 +34,7 @@ class GridPositions(keras.layers.Layer):
     def __init__(self, grid, d_model, *, num_prefix_tokens=0, initializer=None, **kwargs):
         super().__init__(**kwargs)
         self.grid = patch_grids.pair("grid", grid)
+        self._record(grid=self.grid)
         self.d_model = checks.positive_int("d_model", d_model)
         self.num_prefix_tokens = checks.nonnegative_int("num_prefix_tokens", num_prefix_tokens)
         self.initializer = keras.initializers.get(initializer or keras.initializers.RandomNormal(stddev=0.02))
@@ -59,12 +61,3 @@ class GridPositions(keras.layers.Layer):
 
     def compute_output_shape(self, x_shape, grid=None):
         return x_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "grid": list(self.grid),
-            "d_model": self.d_model,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "initializer": keras.initializers.serialize(self.initializer),
-        }

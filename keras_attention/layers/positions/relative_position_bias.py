@@ -68,15 +68,6 @@ class RelativePositionBias(DistanceScheme):
         table = tf.cast(self.table, accumulation_dtype(tf.as_dtype(self.table.dtype)))
         return positions.bucket_bias(distance, tf.gather(table, self.buckets))
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_buckets": self.num_buckets,
-            "max_distance": self.max_distance,
-            "bidirectional": self.bidirectional,
-            "initializer": keras.initializers.serialize(self.initializer),
-        }
-
 
 @keras.saving.register_keras_serializable("keras_attention")
 class RelativePositionBias2D(PositionScheme):
@@ -176,12 +167,3 @@ class RelativePositionBias2D(PositionScheme):
         if self.prefix_table is not None:
             layer.prefix_table.assign(self.prefix_table)
         return layer
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "window": list(self.window),
-            "num_heads": self.num_heads,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "initializer": keras.initializers.serialize(self.initializer),
-        }

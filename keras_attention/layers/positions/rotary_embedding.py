@@ -72,6 +72,3 @@ class RotaryEmbedding(PositionScheme):
 
     def compute_output_shape(self, x_shape, positions_shape=None):
         return x_shape
-
-    def get_config(self):
-        return {**super().get_config(), "rotary_dim": self.rotary_dim, "base": self.base, "layout": self.layout}

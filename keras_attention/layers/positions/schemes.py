@@ -4,11 +4,12 @@ import keras
 import tensorflow as tf
 
 from keras_attention.ops.basics import checks
+from keras_attention.recorded import Recorded
 
 _REGISTRY = {}
 
 
-class PositionScheme(keras.layers.Layer):
+class PositionScheme(Recorded, keras.layers.Layer):
     """One way to bring positions into attention itself, as opposed to adding them to the embeddings.
 
     A subclass sets `acts_on` and gives the hook that belongs to it:
@@ -68,9 +69,6 @@ class DistanceScheme(PositionScheme):
         k_length = q_length if k_length is None else k_length
         query = tf.range(q_length) + (k_length - q_length)
         return self.bias_at((tf.range(k_length) - query[:, None])[None, None])[0]
-
-    def get_config(self):
-        return {**super().get_config(), "num_heads": self.num_heads}
 
 
 def register(name):

@@ -3,10 +3,11 @@
 import keras
 
 from keras_attention.ops.basics import checks
+from keras_attention.recorded import Recorded
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class ConvStem(keras.layers.Layer):
+class ConvStem(Recorded, keras.layers.Layer):
     """3 x 3 convolutions, each followed by a normalisation and an activation: [B, H, W, C] -> [B, h, w, channels[-1]].
 
     The normalisation is a layer normalisation over the channels of each place (as in ConvNeXt): unlike batch
@@ -72,12 +73,3 @@ class ConvStem(keras.layers.Layer):
         for stride in self.strides:
             sizes = [None if size is None else -(-size // stride) for size in sizes]
         return (batch, *sizes, self.channels[-1])
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "channels": self.channels,
-            "strides": self.strides,
-            "activation": keras.activations.serialize(self.activation),
-            "epsilon": self.epsilon,
-        }

@@ -4,10 +4,11 @@ import keras
 
 from keras_attention.ops.basics import checks
 from keras_attention.ops.vision import patch_grids
+from keras_attention.recorded import Recorded
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class PatchEmbedding(keras.layers.Layer):
+class PatchEmbedding(Recorded, keras.layers.Layer):
     """One vector per patch of an image: [B, H, W, C] -> [B, ceil(H/p), ceil(W/p), d_model], one linear projection.
 
     An image whose sides are no multiples of the patch is padded with zeros below and to the right, never cropped: every
@@ -29,7 +30,6 @@ class PatchEmbedding(keras.layers.Layer):
 
     def __init__(self, patch_size, d_model, *, initializer="glorot_uniform", **kwargs):
         super().__init__(**kwargs)
-        self._given_patch_size = patch_size
         self.patch_size = patch_grids.pair("patch_size", patch_size)
         self.d_model = checks.positive_int("d_model", d_model)
         self.initializer = keras.initializers.get(initializer)
@@ -53,11 +53,3 @@ class PatchEmbedding(keras.layers.Layer):
         batch, *sizes, _ = x_shape
         grid = [None if size is None else -(-size // by) for size, by in zip(sizes, self.patch_size)]
         return (batch, *grid, self.d_model)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "patch_size": self._given_patch_size,
-            "d_model": self.d_model,
-            "initializer": keras.initializers.serialize(self.initializer),
-        }

@@ -4,10 +4,11 @@ import keras
 import tensorflow as tf
 
 from keras_attention.ops.vision import patch_grids
+from keras_attention.recorded import Recorded
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class PatchMerging(keras.layers.Layer):
+class PatchMerging(Recorded, keras.layers.Layer):
     """Every 2 x 2 tokens become one of twice the width: [B, H, W, C] -> [B, ceil(H/2), ceil(W/2), 2C].
 
     The four stand beside each other (upper left, lower left, upper right, lower right), are normalised and projected.
@@ -46,6 +47,3 @@ class PatchMerging(keras.layers.Layer):
     def compute_output_shape(self, x_shape):
         batch, *sizes, width = x_shape
         return (batch, *(None if size is None else -(-size // 2) for size in sizes), 2 * width)
-
-    def get_config(self):
-        return {**super().get_config(), "epsilon": self.epsilon}

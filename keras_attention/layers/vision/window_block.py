@@ -65,6 +65,3 @@ class WindowBlock(EncoderBlock):
             images = checks.sizes(windows)[0] // checks.sizes(mask)[0]
             mask = tf.tile(mask, [images, 1, 1])
         return self.attention(windows, mask=mask, bias=self.relative_bias(), training=training)
-
-    def get_config(self):
-        return {**super().get_config(), "window": self.window, "shift": self.shift}

@@ -3,30 +3,20 @@
 import keras
 import tensorflow as tf
 
-from keras_attention.layers import (
-    EncoderBlock,
-    PositionalEncoding,
-    SinusoidalEncoding,
-    TokenEmbedding,
-    recommended_num_heads,
-)
+from keras_attention.layers import EncoderBlock
+from keras_attention.layers.attention.head_count import num_heads_for
 from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.positions import schemes
-from keras_attention.mechanisms import base as mechanisms
 from keras_attention.models import carried_scores
-from keras_attention.models.carried_scores import CarriedScores
-from keras_attention.models.configured import ConfiguredModel
-from keras_attention.models.text.reading import Reading, checked_batch, empty_counts, own_part, token_positions
+from keras_attention.models.configured import block_seed
+from keras_attention.models.text.reading import checked_batch, empty_counts, own_part
+from keras_attention.models.text.token_decoder import ADDED_POSITIONS, POSITIONS, TokenDecoder
 from keras_attention.ops.basics import checks
-from keras_attention.ops.dense import kv_cache
 from keras_attention.text.special_ids import PAD_ID
-
-ADDED_POSITIONS = ("sinusoidal", "learned", "none")
-POSITIONS = (*ADDED_POSITIONS, *schemes.names())
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class DecoderLM(ConfiguredModel):
+class DecoderLM(TokenDecoder):
     """A stack of causal pre-norm blocks over token ids, with decoding states for generation and export.
 
     Id 0 is padding, on either side: masked in attention, counted in no position, never written into a fixed-size state.
@@ -98,35 +88,17 @@ class DecoderLM(ConfiguredModel):
         super().__init__(**kwargs)
         if isinstance(positions, str):
             checks.one_of("positions", positions, POSITIONS)
-        self._config = {
-            "vocab_size": checks.positive_int("vocab_size", vocab_size),
-            "d_model": checks.positive_int("d_model", d_model),
-            "num_heads": num_heads,
-            "num_layers": checks.positive_int("num_layers", num_layers),
-            "mlp_dim": mlp_dim,
-            "mechanism": mechanisms.serialized(mechanism),
-            "num_kv_heads": num_kv_heads,
-            "dropout_rate": checks.rate("dropout_rate", dropout_rate),
-            "attention_dropout_rate": checks.rate("attention_dropout_rate", attention_dropout_rate),
-            "activation": keras.activations.serialize(keras.activations.get(activation)),
-            "gated_mlp": bool(gated_mlp),
-            "positions": schemes.serialized(positions),
-            "residual_attention_layers": carried_scores.checked(
-                residual_attention_layers, remat, num_layers=num_layers
-            ),
-            "max_length": None if max_length is None else checks.positive_int("max_length", max_length),
-            "tie_output": bool(tie_output),
-            "remat": bool(remat),
-            "seed": seed,
-        }
-        self.vocab_size = vocab_size
-        self.d_model = d_model
+        checks.positive_int("num_layers", num_layers)
+        if max_length is not None:
+            checks.positive_int("max_length", max_length)
+        self.residual_attention_layers = carried_scores.checked(residual_attention_layers, remat, num_layers=num_layers)
+        self.vocab_size = checks.positive_int("vocab_size", vocab_size)
+        self.d_model = checks.positive_int("d_model", d_model)
         self.max_length = max_length
-        self.embedding = TokenEmbedding(vocab_size, d_model, pad_id=PAD_ID, dtype=self.dtype_policy, name="embedding")
-        self.position_encoding = self._position_encoding()
+        self.embedding = self._embedding(vocab_size, "embedding")
+        self.position_encoding = self._position_encoding(positions, "position_encoding")
         self.embedding_dropout = Dropout(dropout_rate, seed=seed, dtype=self.dtype_policy, name="embedding_dropout")
-        heads = recommended_num_heads(d_model, divisor=True) if num_heads is None else num_heads
-        checks.divisible("d_model", d_model, "num_heads", checks.positive_int("num_heads", heads))
+        heads = num_heads_for(d_model, num_heads)
         told = None
         if positions not in ADDED_POSITIONS:
             told = schemes.get(positions, heads, d_model // heads, self.dtype_policy, causal=True)
@@ -143,31 +115,20 @@ class DecoderLM(ConfiguredModel):
                 gated_mlp=gated_mlp,
                 positions=told,
                 remat=remat,
-                # A block's parts take the ten seeds from its own on.
-                seed=None if seed is None else seed + 10 * (i + 1),
+                seed=block_seed(seed, i),
                 dtype=self.dtype_policy,
                 name=f"block_{i}",
             )
             for i in range(num_layers)
         ]
-        self.residual_attention_layers = residual_attention_layers
         carried_scores.check_mechanisms(self.blocks, residual_attention_layers)
         attention = self.blocks[0].attention
         if not attention.mechanism.supports.causal:
             attention.mechanism.refuse("a language model, which may not see the future", "mechanism='softmax'")
-        self.final_norm = keras.layers.LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy, name="final_norm")
+        self.final_norm = self._norm("final_norm")
         self.output_dense = None
         if not tie_output:
             self.output_dense = keras.layers.Dense(vocab_size, dtype=self.dtype_policy, name="output_dense")
-
-    def _position_encoding(self):
-        if self._config["positions"] == "sinusoidal":
-            return SinusoidalEncoding(dtype=self.dtype_policy, name="position_encoding")
-        if self._config["positions"] != "learned":
-            return None
-        if self.max_length is None:
-            raise ValueError("positions='learned' has a table of max_length rows: give max_length=.")
-        return PositionalEncoding(self.max_length, self.d_model, dtype=self.dtype_policy, name="position_encoding")
 
     def build(self, input_shape=None):
         stream = (None, None, self.d_model)
@@ -177,13 +138,9 @@ class DecoderLM(ConfiguredModel):
                 part.build(stream)
 
     def call(self, ids, training=False):
-        positions = token_positions(ids)
-        x = self._embed(ids, positions, checks.sizes(positions)[1], training)
+        x = self.embed_tokens(ids, training=training)
         valid = tf.not_equal(ids, PAD_ID)
-        carried = CarriedScores(len(self.blocks), self.residual_attention_layers)
-        for i, block in enumerate(self.blocks):
-            x = carried.through(i, block, x, padding_mask=valid, use_causal_mask=True, training=training)
-        return self._logits(x)
+        return self._logits(self._through(self.blocks, x, padding_mask=valid, use_causal_mask=True, training=training))
 
     # --- decoding -------------------------------------------------------------------------------------------------
 
@@ -205,39 +162,6 @@ class DecoderLM(ConfiguredModel):
             "layers": {str(i): own_part(state) for i, state in enumerate(own)},
         }
 
-    def prefill(self, tokens, state):
-        """Reads ids [B, T] into the state.
-
-        Returns:
-            `(logits, state)`: float32 [B, T, vocab_size], and the new state. Padding is read over.
-        """
-        own = [state["layers"][str(i)] for i in range(len(self.blocks))]
-        reading = Reading(tokens, state, [(block.attention, part) for block, part in zip(self.blocks, own)])
-        x = self._embed(tokens, reading.positions)
-        layers, carried = {}, CarriedScores(len(self.blocks), self.residual_attention_layers)
-        for i, block in enumerate(self.blocks):
-            x, new = carried.through(i, block, x, padding_mask=reading.valid, state=reading.layer_states[i])
-            layers[str(i)] = own_part(new)
-        return self._logits(x), {**reading.counts, "layers": layers}
-
-    def step(self, tokens, state):
-        """Reads one id per row, [B]; returns `(logits [B, vocab_size], state)`.
-
-        Rows given padding (finished ones) keep their state. A row past the end of a fixed-size state gets NaN logits
-        and `state["overflow"]` 1; in eager code that raises instead.
-        """
-        logits, state = self.prefill(tokens[:, None], state)
-        return logits[:, 0], state
-
-    def reorder(self, state, parents):
-        """The rows `parents` (int32 [B']) of a state, for beams; B' may differ from B."""
-        layers = {
-            str(i): block.attention.reorder_state(state["layers"][str(i)], parents)
-            for i, block in enumerate(self.blocks)
-        }
-        rest = {name: x for name, x in state.items() if name != "layers"}
-        return {**kv_cache.reorder(rest, parents), "layers": layers}
-
     @property
     def call_signature(self):
         """What `call` takes, for exports."""
@@ -252,16 +176,14 @@ class DecoderLM(ConfiguredModel):
         # Keras would give the shape the compute dtype of the policy; logits are float32 under every policy.
         return keras.KerasTensor(self.compute_output_shape(ids.shape), dtype="float32")
 
-    # --- parts ----------------------------------------------------------------------------------------------------
+    # --- hooks ----------------------------------------------------------------------------------------------------
 
-    def _embed(self, ids, positions, limit=None, training=False):
-        x = self.embedding(ids)
-        if self.position_encoding is not None:
-            x = self.position_encoding(x, positions=positions, limit=limit)
-        return self.embedding_dropout(x, training=training)
+    @property
+    def decoding_blocks(self):
+        return self.blocks
 
-    def _logits(self, x):
-        x = self.final_norm(x)
-        if self.output_dense is not None:
-            return tf.cast(self.output_dense(x), tf.float32)
-        return self.embedding.logits(x)
+    def embed_tokens(self, ids, positions=None, training=False):
+        return self._embedded(self.embedding, self.position_encoding, ids, positions, training)
+
+    def output_parts(self):
+        return self.final_norm, self.embedding

@@ -3,10 +3,10 @@
 import keras
 import tensorflow as tf
 
-from keras_attention.layers import EncoderBlock, PositionalEncoding, TokenEmbedding, recommended_num_heads
+from keras_attention.layers import EncoderBlock, PositionalEncoding, TokenEmbedding
+from keras_attention.layers.attention.head_count import num_heads_for
 from keras_attention.layers.dropout import Dropout
-from keras_attention.mechanisms import base as mechanisms
-from keras_attention.models.configured import ConfiguredModel
+from keras_attention.models.configured import ConfiguredModel, block_seed, built_first
 from keras_attention.ops.basics import checks
 from keras_attention.text.special_ids import EOS_ID, PAD_ID
 
@@ -75,24 +75,7 @@ class TextEncoder(ConfiguredModel):
         self.max_length = checks.positive_int("max_length", max_length)
         self.eos_id = None if eos_id is None else _token("eos_id", eos_id, vocab_size)
         self.pad_id = None if pad_id is None else _token("pad_id", pad_id, vocab_size)
-        activation = keras.activations.get(activation)
-        self._config = {
-            "vocab_size": self.vocab_size,
-            "d_model": self.d_model,
-            "num_heads": num_heads,
-            "num_layers": checks.positive_int("num_layers", num_layers),
-            "mlp_dim": mlp_dim,
-            "max_length": self.max_length,
-            "eos_id": self.eos_id,
-            "pad_id": self.pad_id,
-            "mechanism": mechanisms.serialized(mechanism),
-            "dropout_rate": checks.rate("dropout_rate", dropout_rate),
-            "attention_dropout_rate": checks.rate("attention_dropout_rate", attention_dropout_rate),
-            "activation": keras.activations.serialize(activation),
-            "epsilon": checks.positive_number("epsilon", epsilon),
-            "remat": bool(remat),
-            "seed": seed,
-        }
+        checks.positive_int("num_layers", num_layers)
         self.embedding = TokenEmbedding(
             vocab_size, d_model, pad_id=None, scale=False, dtype=self.dtype_policy, name="embedding"
         )
@@ -101,7 +84,7 @@ class TextEncoder(ConfiguredModel):
         self.blocks = [
             EncoderBlock(
                 d_model,
-                recommended_num_heads(d_model, divisor=True) if num_heads is None else num_heads,
+                num_heads_for(d_model, num_heads),
                 4 * d_model if mlp_dim is None else mlp_dim,
                 mechanism=mechanism,
                 dropout_rate=dropout_rate,
@@ -109,8 +92,7 @@ class TextEncoder(ConfiguredModel):
                 activation=activation,
                 epsilon=epsilon,
                 remat=remat,
-                # A block's parts take the ten seeds from its own on.
-                seed=None if seed is None else seed + 10 * (i + 1),
+                seed=block_seed(seed, i),
                 dtype=self.dtype_policy,
                 name=f"block_{i}",
             )
@@ -129,10 +111,12 @@ class TextEncoder(ConfiguredModel):
         chosen = tf.one_hot(self._ends(text, self._valid(text, text_mask)), checks.sizes(x)[1], dtype=x.dtype)
         return tf.squeeze(tf.matmul(chosen[:, None], x), 1)
 
+    @built_first
     def features(self, text, text_mask=None, training=False):
         """The tokens after the last normalisation, [B, T, d_model]."""
         return self.norm(self.hidden_states(text, text_mask, training=training)[-1])
 
+    @built_first
     def hidden_states(self, text, text_mask=None, training=False):
         """The embedded tokens, and the output of each block: a list of num_layers + 1 tensors [B, T, d_model]."""
         valid, positions = self._valid(text, text_mask), None

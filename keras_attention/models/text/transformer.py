@@ -3,29 +3,20 @@
 import keras
 import tensorflow as tf
 
-from keras_attention.layers import (
-    DecoderBlock,
-    EncoderBlock,
-    PositionalEncoding,
-    SinusoidalEncoding,
-    TokenEmbedding,
-    recommended_num_heads,
-)
+from keras_attention.layers import DecoderBlock, EncoderBlock
+from keras_attention.layers.attention.head_count import num_heads_for
 from keras_attention.layers.dropout import Dropout
-from keras_attention.layers.positions import schemes
-from keras_attention.mechanisms import base as mechanisms
 from keras_attention.models import carried_scores
-from keras_attention.models.carried_scores import CarriedScores
-from keras_attention.models.configured import ConfiguredModel
-from keras_attention.models.text.decoder_lm import ADDED_POSITIONS, POSITIONS
-from keras_attention.models.text.reading import Reading, empty_counts, own_part, token_positions
+from keras_attention.models.configured import block_seed, built_first
+from keras_attention.models.text.reading import empty_counts, own_part
+from keras_attention.models.text.token_decoder import ADDED_POSITIONS, POSITIONS, TokenDecoder
 from keras_attention.ops.basics import checks
 from keras_attention.ops.dense import kv_cache
 from keras_attention.text.special_ids import PAD_ID
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class Transformer(ConfiguredModel):
+class Transformer(TokenDecoder):
     """Encoder and decoder stacks over token ids, with decoding states for generation and export.
 
     Id 0 is padding on both sides: masked in attention, never written into a fixed-size decoding state.
@@ -101,46 +92,24 @@ class Transformer(ConfiguredModel):
         super().__init__(autocast=False, **kwargs)
         if positions is None or isinstance(positions, str):
             checks.one_of("positions", positions, POSITIONS)
-        self._config = {
-            "source_vocab_size": checks.positive_int("source_vocab_size", source_vocab_size),
-            "target_vocab_size": checks.positive_int("target_vocab_size", target_vocab_size),
-            "d_model": checks.positive_int("d_model", d_model),
-            "num_heads": num_heads,
-            "num_encoder_layers": checks.positive_int("num_encoder_layers", num_encoder_layers),
-            "num_decoder_layers": checks.positive_int("num_decoder_layers", num_decoder_layers),
-            "mlp_dim": mlp_dim,
-            "mechanism": mechanisms.serialized(mechanism),
-            "encoder_mechanism": mechanisms.serialized(encoder_mechanism),
-            "decoder_mechanism": mechanisms.serialized(decoder_mechanism),
-            "num_kv_heads": num_kv_heads,
-            "dropout_rate": checks.rate("dropout_rate", dropout_rate),
-            "attention_dropout_rate": checks.rate("attention_dropout_rate", attention_dropout_rate),
-            "activation": keras.activations.serialize(keras.activations.get(activation)),
-            "norm": checks.one_of("norm", norm, ("pre", "post")),
-            "residual": checks.one_of("residual", residual, ("add", "gated")),
-            "positions": schemes.serialized(positions),
-            "residual_attention_layers": carried_scores.checked(
-                residual_attention_layers,
-                remat,
-                num_encoder_layers=num_encoder_layers,
-                num_decoder_layers=num_decoder_layers,
-            ),
-            "max_length": checks.positive_int("max_length", max_length),
-            "share_embeddings": bool(share_embeddings),
-            "tie_output": bool(tie_output),
-            "remat": bool(remat),
-            "seed": seed,
-        }
+        for name, count in (("num_encoder_layers", num_encoder_layers), ("num_decoder_layers", num_decoder_layers)):
+            checks.positive_int(name, count)
+        self.residual_attention_layers = carried_scores.checked(
+            residual_attention_layers,
+            remat,
+            num_encoder_layers=num_encoder_layers,
+            num_decoder_layers=num_decoder_layers,
+        )
         if share_embeddings and source_vocab_size != target_vocab_size:
             raise ValueError(
                 f"share_embeddings needs one vocabulary for both sides. Got source_vocab_size={source_vocab_size}, "
                 f"target_vocab_size={target_vocab_size}; give equal sizes or share_embeddings=False."
             )
-        self.max_length = max_length
-        self.d_model = d_model
-        self.target_vocab_size = target_vocab_size
-        self.residual_attention_layers = residual_attention_layers
-        heads = recommended_num_heads(d_model, divisor=True) if num_heads is None else num_heads
+        checks.positive_int("source_vocab_size", source_vocab_size)
+        self.max_length = checks.positive_int("max_length", max_length)
+        self.d_model = checks.positive_int("d_model", d_model)
+        self.target_vocab_size = checks.positive_int("target_vocab_size", target_vocab_size)
+        heads = num_heads_for(d_model, num_heads)
         options = {
             "num_kv_heads": num_kv_heads,
             "dropout_rate": dropout_rate,
@@ -154,22 +123,12 @@ class Transformer(ConfiguredModel):
         }
         mlp_dim = 4 * d_model if mlp_dim is None else mlp_dim
 
-        def part_seed(index):
-            # A block's parts take the ten seeds from its own on.
-            return None if seed is None else seed + 10 * (index + 1)
-
-        self.source_embedding = TokenEmbedding(
-            source_vocab_size, d_model, pad_id=PAD_ID, dtype=self.dtype_policy, name="source_embedding"
-        )
+        self.source_embedding = self._embedding(source_vocab_size, "source_embedding")
         self.target_embedding = (
-            self.source_embedding
-            if share_embeddings
-            else TokenEmbedding(
-                target_vocab_size, d_model, pad_id=PAD_ID, dtype=self.dtype_policy, name="target_embedding"
-            )
+            self.source_embedding if share_embeddings else self._embedding(target_vocab_size, "target_embedding")
         )
-        self.source_positions = self._positions("source_positions")
-        self.target_positions = self._positions("target_positions")
+        self.source_positions = self._position_encoding(positions, "source_positions")
+        self.target_positions = self._position_encoding(positions, "target_positions")
         self.embedding_dropout = Dropout(dropout_rate, seed=seed, dtype=self.dtype_policy, name="embedding_dropout")
         self.encoder_blocks = [
             EncoderBlock(
@@ -177,7 +136,7 @@ class Transformer(ConfiguredModel):
                 heads,
                 mlp_dim,
                 mechanism=mechanism if encoder_mechanism is None else encoder_mechanism,
-                seed=part_seed(i),
+                seed=block_seed(seed, i),
                 name=f"encoder_{i}",
                 **options,
             )
@@ -189,7 +148,7 @@ class Transformer(ConfiguredModel):
                 heads,
                 mlp_dim,
                 mechanism=mechanism if decoder_mechanism is None else decoder_mechanism,
-                seed=part_seed(num_encoder_layers + i),
+                seed=block_seed(seed, num_encoder_layers + i),
                 name=f"decoder_{i}",
                 **options,
             )
@@ -199,22 +158,11 @@ class Transformer(ConfiguredModel):
             carried_scores.check_mechanisms(blocks, residual_attention_layers)
         self.encoder_norm, self.decoder_norm = None, None
         if norm == "pre":
-            self.encoder_norm = keras.layers.LayerNormalization(
-                epsilon=1e-6, dtype=self.dtype_policy, name="encoder_norm"
-            )
-            self.decoder_norm = keras.layers.LayerNormalization(
-                epsilon=1e-6, dtype=self.dtype_policy, name="decoder_norm"
-            )
+            self.encoder_norm = self._norm("encoder_norm")
+            self.decoder_norm = self._norm("decoder_norm")
         self.output_dense = None
         if not tie_output:
             self.output_dense = keras.layers.Dense(target_vocab_size, dtype=self.dtype_policy, name="output_dense")
-
-    def _positions(self, name):
-        if self._config["positions"] == "sinusoidal":
-            return SinusoidalEncoding(dtype=self.dtype_policy, name=name)
-        if self._config["positions"] != "learned":
-            return None
-        return PositionalEncoding(self.max_length, self.d_model, dtype=self.dtype_policy, name=name)
 
     def build(self, input_shape=None):
         stream = (None, None, self.d_model)
@@ -237,20 +185,15 @@ class Transformer(ConfiguredModel):
     def call(self, inputs, training=False):
         source, target = inputs["source"], inputs["target"]
         memory = self.encode(source, training=training)
-        x = self._embed(self.target_embedding, self.target_positions, target, training=training)
+        x = self.embed_tokens(target, training=training)
         limits = {"padding_mask": tf.not_equal(target, PAD_ID), "memory_mask": tf.not_equal(source, PAD_ID)}
-        carried = CarriedScores(len(self.decoder_blocks), self.residual_attention_layers)
-        for i, block in enumerate(self.decoder_blocks):
-            x = carried.through(i, block, x, memory, **limits, training=training)
-        return self._logits(x)
+        return self._logits(self._through(self.decoder_blocks, x, memory, **limits, training=training))
 
+    @built_first
     def encode(self, source, training=False):
         """The encoder's output, [B, S, d_model], of source ids [B, S]."""
-        valid = tf.not_equal(source, PAD_ID)
-        x = self._embed(self.source_embedding, self.source_positions, source, training=training)
-        carried = CarriedScores(len(self.encoder_blocks), self.residual_attention_layers)
-        for i, block in enumerate(self.encoder_blocks):
-            x = carried.through(i, block, x, padding_mask=valid, training=training)
+        x = self._embedded(self.source_embedding, self.source_positions, source, training=training)
+        x = self._through(self.encoder_blocks, x, padding_mask=tf.not_equal(source, PAD_ID), training=training)
         return x if self.encoder_norm is None else self.encoder_norm(x)
 
     # --- decoding -------------------------------------------------------------------------------------------------
@@ -270,6 +213,7 @@ class Transformer(ConfiguredModel):
         """
         return self.init_state_from_memory(self.encode(source), tf.not_equal(source, PAD_ID), max_length)
 
+    @built_first
     def init_state_from_memory(self, memory, memory_mask, max_length=None):
         """As `init_state`, from the encoder's output [B, S, d_model] and its boolean mask [B, S]."""
         batch = checks.sizes(memory)[0]
@@ -287,46 +231,6 @@ class Transformer(ConfiguredModel):
             "layers": layers,
         }
 
-    def prefill(self, tokens, state):
-        """Reads target ids [B, T] into the state.
-
-        Returns:
-            `(logits, state)`: float32 [B, T, target_vocab_size], and the new state. Padding is read over.
-        """
-        old = [state["layers"][str(i)] for i in range(len(self.decoder_blocks))]
-        reading = Reading(
-            tokens, state, [(block.attention, layer["self"]) for block, layer in zip(self.decoder_blocks, old)]
-        )
-        x = self._embed(self.target_embedding, self.target_positions, tokens, positions=reading.positions)
-        layers, carried = {}, CarriedScores(len(self.decoder_blocks), self.residual_attention_layers)
-        for i, block in enumerate(self.decoder_blocks):
-            memory = {**old[i]["memory"], "valid": state["memory_valid"]}
-            options = {"padding_mask": reading.valid, "state": reading.layer_states[i]}
-            x, own = carried.through(i, block, x, memory, **options)
-            layers[str(i)] = {"self": own_part(own), "memory": old[i]["memory"]}
-        return self._logits(x), {**reading.counts, "memory_valid": state["memory_valid"], "layers": layers}
-
-    def step(self, tokens, state):
-        """Reads one target id per row, [B]; returns `(logits [B, target_vocab_size], state)`.
-
-        Rows given padding (finished ones) keep their state. A row past the end of a fixed-size state gets NaN logits
-        and `state["overflow"]` 1; in eager code that raises instead.
-        """
-        logits, state = self.prefill(tokens[:, None], state)
-        return logits[:, 0], state
-
-    def reorder(self, state, parents):
-        """The rows `parents` (int32 [B']) of a state, for beams; B' may differ from B."""
-        layers = {
-            str(i): {
-                "self": block.attention.reorder_state(state["layers"][str(i)]["self"], parents),
-                "memory": kv_cache.reorder(state["layers"][str(i)]["memory"], parents),
-            }
-            for i, block in enumerate(self.decoder_blocks)
-        }
-        rest = {name: x for name, x in state.items() if name != "layers"}
-        return {**kv_cache.reorder(rest, parents), "layers": layers}
-
     # --- Keras' contract ------------------------------------------------------------------------------------------
 
     def compute_output_shape(self, input_shape):
@@ -337,20 +241,26 @@ class Transformer(ConfiguredModel):
         shapes = {name: x.shape for name, x in inputs.items()}
         return keras.KerasTensor(self.compute_output_shape(shapes), dtype="float32")
 
-    # --- parts ----------------------------------------------------------------------------------------------------
+    # --- hooks ----------------------------------------------------------------------------------------------------
 
-    def _embed(self, embedding, encoding, ids, positions=None, training=False):
-        x, limit = embedding(ids), None
-        if encoding is not None:
-            if positions is None:
-                positions = token_positions(ids)
-                limit = checks.sizes(positions)[1]
-            x = encoding(x, positions=positions, limit=limit)
-        return self.embedding_dropout(x, training=training)
+    @property
+    def decoding_blocks(self):
+        return self.decoder_blocks
 
-    def _logits(self, x):
-        if self.decoder_norm is not None:
-            x = self.decoder_norm(x)
-        if self.output_dense is not None:
-            return tf.cast(self.output_dense(x), tf.float32)
-        return self.target_embedding.logits(x)
+    def embed_tokens(self, ids, positions=None, training=False):
+        return self._embedded(self.target_embedding, self.target_positions, ids, positions, training)
+
+    def output_parts(self):
+        return self.decoder_norm, self.target_embedding
+
+    def own_state(self, layer):
+        return layer["self"]
+
+    def with_own_state(self, layer, own):
+        return {**layer, "self": own}
+
+    def reading_inputs(self, layer, state):
+        return ({**layer["memory"], "valid": state["memory_valid"]},)
+
+    def _reordered(self, layer, parents):
+        return {**layer, "memory": kv_cache.reorder(layer["memory"], parents)}

@@ -1,23 +1,18 @@
 """The documents' hybrid of a convolutional network and a Vision Transformer."""
 
 import keras
-import numpy as np
-import tensorflow as tf
 
-from keras_attention.layers import ConvStem, EncoderBlock, GridPositions, RelativePositionBias2D
-from keras_attention.layers.dropout import Dropout
-from keras_attention.mechanisms import base as mechanisms
-from keras_attention.models.vision.image_model import ImageModel
+from keras_attention.layers import ConvStem, GridPositions, RelativePositionBias2D
+from keras_attention.models.configured import built_first
+from keras_attention.models.vision.patch_transformer import PatchTransformer
 from keras_attention.ops.basics import checks
 
 POOLINGS = ("token", "mean")
 POSITIONS = ("relative", "learned")
-# Width and heads.
-PRESETS = {"Ti": (192, 3), "S": (384, 6), "B": (768, 12)}
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class HybridViT(ImageModel):
+class HybridViT(PatchTransformer):
     """Convolutions for local features, then Transformer blocks with a relative position bias for global relations.
 
     The documents' recipe (4.1): the first four layers are convolutions, the next eight Transformer layers, a bias by
@@ -55,6 +50,13 @@ class HybridViT(ImageModel):
     Xiao et al., "Early Convolutions Help Transformers See Better", 2021, https://arxiv.org/abs/2106.14881
     """
 
+    # Four convolutions and eight blocks, as wide as the ViT of that name.
+    presets = {
+        "Ti": {"d_model": 192, "num_heads": 3},
+        "S": {"d_model": 384, "num_heads": 6},
+        "B": {"d_model": 768, "num_heads": 12},
+    }
+
     def __init__(
         self,
         image_size,
@@ -80,29 +82,12 @@ class HybridViT(ImageModel):
         seed=None,
         **kwargs,
     ):
-        config = {
-            "image_size": image_size,
-            "patch_size": checks.positive_int("patch_size", patch_size),
-            "num_classes": num_classes,
-            "d_model": checks.positive_int("d_model", d_model),
-            "num_conv_layers": checks.positive_int("num_conv_layers", num_conv_layers),
-            "num_layers": checks.positive_int("num_layers", num_layers),
-            "num_heads": num_heads,
-            "mlp_dim": mlp_dim,
-            "channels": channels,
-            "pooling": checks.one_of("pooling", pooling, POOLINGS),
-            "positions": checks.one_of("positions", positions, POSITIONS),
-            "mechanism": mechanisms.serialized(mechanism),
-            "dropout_rate": checks.rate("dropout_rate", dropout_rate),
-            "attention_dropout_rate": checks.rate("attention_dropout_rate", attention_dropout_rate),
-            "drop_path_rate": checks.rate("drop_path_rate", drop_path_rate),
-            "layer_scale": layer_scale,
-            "activation": keras.activations.serialize(keras.activations.get(activation)),
-            "epsilon": checks.positive_number("epsilon", epsilon),
-            "remat": bool(remat),
-            "seed": seed,
-        }
-        super().__init__(config, **kwargs)
+        super().__init__(image_size, channels, num_classes, **kwargs)
+        self.d_model = checks.positive_int("d_model", d_model)
+        self.pooling = checks.one_of("pooling", pooling, POOLINGS)
+        checks.one_of("positions", positions, POSITIONS)
+        checks.positive_int("patch_size", patch_size)
+        checks.positive_int("num_conv_layers", num_conv_layers)
         halvings = patch_size.bit_length() - 1
         if patch_size != 2**halvings or halvings > num_conv_layers:
             allowed = ", ".join(str(2**i) for i in range(num_conv_layers + 1))
@@ -110,9 +95,6 @@ class HybridViT(ImageModel):
                 f"patch_size must be one of {allowed}, as each of the {num_conv_layers} convolutions can halve the "
                 f"sides. Got patch_size={patch_size}."
             )
-        self.d_model = d_model
-        self.pooling = pooling
-        self.num_prefix_tokens = 1 if pooling == "token" else 0
         self.patch_size = (patch_size, patch_size)
         self.grid = self.token_grid(*self.image_size)
         layers = range(num_conv_layers)
@@ -125,27 +107,21 @@ class HybridViT(ImageModel):
             dtype=self.dtype_policy,
             name="stem",
         )
-        self.embedding_dropout = Dropout(dropout_rate, seed=seed, dtype=self.dtype_policy, name="embedding_dropout")
-        self.blocks = [
-            EncoderBlock(
-                d_model,
-                num_heads,
-                4 * d_model if mlp_dim is None else mlp_dim,
-                mechanism=mechanisms.for_grid(mechanism, self.grid, self.num_prefix_tokens),
-                dropout_rate=dropout_rate,
-                attention_dropout_rate=attention_dropout_rate,
-                drop_path_rate=float(rate),
-                layer_scale=layer_scale,
-                activation=activation,
-                epsilon=epsilon,
-                remat=remat,
-                # A block's parts take the ten seeds from its own on.
-                seed=None if seed is None else seed + 10 * (i + 1),
-                dtype=self.dtype_policy,
-                name=f"block_{i}",
-            )
-            for i, rate in enumerate(np.linspace(0, drop_path_rate, num_layers))
-        ]
+        self.make_dropout(dropout_rate, seed)
+        self.make_blocks(
+            num_layers,
+            num_heads,
+            mlp_dim,
+            mechanism=mechanism,
+            dropout_rate=dropout_rate,
+            attention_dropout_rate=attention_dropout_rate,
+            drop_path_rate=drop_path_rate,
+            layer_scale=layer_scale,
+            activation=activation,
+            epsilon=epsilon,
+            remat=remat,
+            seed=seed,
+        )
         self.positions, self.relative_biases = None, []
         if positions == "learned":
             self.positions = GridPositions(
@@ -161,75 +137,24 @@ class HybridViT(ImageModel):
                 )
                 for i in range(num_layers)
             ]
-        self.final_norm = keras.layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name="final_norm")
+        self.make_final_norm(epsilon)
 
-    @classmethod
-    def from_preset(cls, name, image_size=224, num_classes=None, **kwargs):
-        """A model of the documents' four and eight layers, as wide as the ViT of that name, with random weights.
-
-        Args:
-            name: size and patch, such as "Ti/16" or "S/16"; sizes are Ti, S and B.
-            image_size, num_classes: see the class. **kwargs: its other arguments; those given win over the preset's.
-        """
-        size, _, patch = str(name).partition("/")
-        if size not in PRESETS or not patch.isdecimal() or int(patch) < 1:
-            raise ValueError(
-                f"A preset is SIZE/PATCH with SIZE one of {', '.join(PRESETS)}, such as 'S/16'. Got {name!r}."
-            )
-        d_model, num_heads = PRESETS[size]
-        return cls(image_size, int(patch), num_classes, **{"d_model": d_model, "num_heads": num_heads, **kwargs})
-
-    @property
-    def feature_width(self):
-        return self.d_model
-
-    def token_grid(self, height, width):
-        """(rows, columns) of the tokens of an image of that size."""
-        return tuple(-(-size // by) for size, by in zip((height, width), self.patch_size))
-
-    def build_parts(self):
-        stream = (None, None, self.d_model)
+    def build_stem(self):
         self.stem.build((None, *self.image_size, self.channels))
-        if self.num_prefix_tokens:
-            self.class_token = self.add_weight(
-                name="class_token", shape=(1, 1, self.d_model), initializer=keras.initializers.RandomNormal(stddev=0.02)
-            )
-        for part in (self.positions, *self.blocks, self.final_norm):
-            if part is not None:
-                part.build(stream)
 
+    def parts(self):
+        return (self.positions,)
+
+    def stem_tokens(self, images):
+        return self.stem(images)
+
+    def add_positions(self, tokens, grid):
+        return tokens if self.positions is None else self.positions(tokens, grid=grid)
+
+    def biases(self, grid):
+        return [bias(grid) for bias in self.relative_biases] or super().biases(grid)
+
+    @built_first
     def embed(self, images, training=False):
         """`(tokens, grid)`: what the convolutions give, as [B, P + rows * columns, d_model], and (rows, columns)."""
-        x = self.stem(self.prepared(images))
-        batch, rows, columns, _ = checks.sizes(x)
-        x = tf.reshape(x, [batch, rows * columns, self.d_model])
-        if self.num_prefix_tokens:
-            token = tf.cast(self.class_token, x.dtype)
-            x = tf.concat([tf.broadcast_to(token, [batch, 1, self.d_model]), x], axis=1)
-        if self.positions is not None:
-            x = self.positions(x, grid=(rows, columns))
-        return self.embedding_dropout(x, training=training), (rows, columns)
-
-    def hidden_states(self, images, training=False):
-        """What the convolutions give, and the output of each block: num_layers + 1 tensors [B, P + N, d_model]."""
-        x, grid = self.embed(images, training=training)
-        states = [x]
-        for block, bias in zip(self.blocks, self._biases(grid)):
-            states.append(block(states[-1], bias=bias, training=training))
-        return states
-
-    def attention_scores(self, images):
-        """The weights of attention of each block: a list of num_layers tensors [B, H, P + N, P + N]."""
-        _, grid = self.embed(images)
-        states = self.hidden_states(images)
-        return [block.attention_scores(x, bias) for block, x, bias in zip(self.blocks, states, self._biases(grid))]
-
-    def _biases(self, grid):
-        return [bias(grid) for bias in self.relative_biases] or [None] * len(self.blocks)
-
-    def features(self, images, training=False):
-        """Tokens after the last normalisation: [B, P + N, d_model], the class token first where there is one."""
-        return self.final_norm(self.hidden_states(images, training=training)[-1])
-
-    def pool(self, tokens):
-        return tf.reduce_mean(tokens, axis=1) if self.pooling == "mean" else tokens[:, 0]
+        return self._embed(images, training)

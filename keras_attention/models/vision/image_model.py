@@ -11,12 +11,11 @@ from keras_attention.ops.vision import patch_grids
 class ImageModel(ConfiguredModel):
     """Base of the models of images. A subclass gives `features`, `feature_width` and `build_parts`."""
 
-    def __init__(self, config, **kwargs):
+    def __init__(self, image_size, channels, num_classes, **kwargs):
         super().__init__(**kwargs)
-        self._config = config
-        self.image_size = patch_grids.pair("image_size", config["image_size"])
-        self.channels = checks.positive_int("channels", config["channels"])
-        self.num_classes = config["num_classes"]
+        self.image_size = patch_grids.pair("image_size", image_size)
+        self.channels = checks.positive_int("channels", channels)
+        self.num_classes = num_classes
         self.head = None
         if self.num_classes is not None:
             checks.positive_int("num_classes", self.num_classes)
@@ -51,9 +50,6 @@ class ImageModel(ConfiguredModel):
     def prepared(self, pixels):
         """The images, checked, in the compute dtype."""
         patch_grids.check(pixels, self.channels)
-        if not self.built:
-            # `features` and its like do not go through `__call__`, which would build the model.
-            self.build()
         return tf.cast(pixels, self.compute_dtype)
 
     # --- Keras' contract ------------------------------------------------------------------------------------------

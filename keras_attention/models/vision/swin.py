@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_attention.layers import PatchEmbedding, PatchMerging, WindowBlock
 from keras_attention.layers.dropout import Dropout
-from keras_attention.mechanisms import base as mechanisms
+from keras_attention.models.configured import block_seed, built_first
 from keras_attention.models.vision.image_model import ImageModel
 from keras_attention.ops.basics import checks
 
@@ -83,26 +83,11 @@ class SwinTransformer(ImageModel):
             raise ValueError(
                 f"depths and num_heads must have one number for each stage. Got depths={depths}, num_heads={num_heads}."
             )
-        config = {
-            "image_size": image_size,
-            "patch_size": patch_size,
-            "num_classes": num_classes,
-            "window_size": checks.positive_int("window_size", window_size),
-            "d_model": checks.positive_int("d_model", d_model),
-            "depths": depths,
-            "num_heads": num_heads,
-            "mlp_ratio": checks.positive_number("mlp_ratio", mlp_ratio),
-            "channels": channels,
-            "mechanism": mechanisms.serialized(mechanism),
-            "dropout_rate": checks.rate("dropout_rate", dropout_rate),
-            "attention_dropout_rate": checks.rate("attention_dropout_rate", attention_dropout_rate),
-            "drop_path_rate": checks.rate("drop_path_rate", drop_path_rate),
-            "activation": keras.activations.serialize(keras.activations.get(activation)),
-            "epsilon": checks.positive_number("epsilon", epsilon),
-            "remat": bool(remat),
-            "seed": seed,
-        }
-        super().__init__(config, **kwargs)
+        super().__init__(image_size, channels, num_classes, **kwargs)
+        checks.positive_int("d_model", d_model)
+        checks.positive_int("window_size", window_size)
+        checks.positive_number("mlp_ratio", mlp_ratio)
+        checks.rate("drop_path_rate", drop_path_rate)
         self.d_model = d_model
         self.depths = depths
         self.patch_embedding = PatchEmbedding(patch_size, d_model, dtype=self.dtype_policy, name="patch_embedding")
@@ -132,8 +117,7 @@ class SwinTransformer(ImageModel):
                         activation=activation,
                         epsilon=epsilon,
                         remat=remat,
-                        # A block's parts take the ten seeds from its own on.
-                        seed=None if seed is None else seed + 10 * (len(self.blocks) + 1),
+                        seed=block_seed(seed, len(self.blocks)),
                         dtype=self.dtype_policy,
                         name=f"stage_{stage}_block_{i}",
                     )
@@ -171,11 +155,13 @@ class SwinTransformer(ImageModel):
         ends = np.cumsum(self.depths)
         return [self.blocks[end - depth : end] for end, depth in zip(ends, self.depths)]
 
+    @built_first
     def embed(self, images, training=False):
         """The normalised patches, [B, rows, columns, d_model]."""
         x = self.embedding_norm(self.patch_embedding(self.prepared(images)))
         return self.embedding_dropout(x, training=training)
 
+    @built_first
     def hidden_states(self, images, training=False):
         """What `embed` gives, and what each stage hands on (merged but for the last): [B, rows, columns, width]."""
         states = [self.embed(images, training=training)]
@@ -186,6 +172,7 @@ class SwinTransformer(ImageModel):
             states.append(self.mergings[stage](x) if stage < len(self.mergings) else x)
         return states
 
+    @built_first
     def features(self, images, training=False):
         """The last stage's tokens after the last normalisation: [B, rows * columns, feature_width]."""
         x = self.final_norm(self.hidden_states(images, training=training)[-1])

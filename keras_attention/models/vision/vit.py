@@ -1,28 +1,17 @@
 """The Vision Transformer."""
 
 import keras
-import numpy as np
-import tensorflow as tf
 
-from keras_attention.layers import EncoderBlock, GridPositions, PatchEmbedding
-from keras_attention.layers.dropout import Dropout
-from keras_attention.mechanisms import base as mechanisms
-from keras_attention.models.vision.image_model import ImageModel
+from keras_attention.layers import GridPositions, PatchEmbedding
+from keras_attention.models.configured import built_first
+from keras_attention.models.vision.patch_transformer import PatchTransformer
 from keras_attention.ops.basics import checks
 
-# Width, layers, heads; the feed-forward layer is four times as wide.
-PRESETS = {
-    "Ti": (192, 12, 3),
-    "S": (384, 12, 6),
-    "B": (768, 12, 12),
-    "L": (1024, 24, 16),
-    "H": (1280, 32, 16),
-}
 POOLINGS = ("token", "mean", "token_mean")
 
 
 @keras.saving.register_keras_serializable("keras_attention")
-class ViT(ImageModel):
+class ViT(PatchTransformer):
     """Images as sequences of patches: classifier, or with `num_classes=None` an encoder.
 
     Any size of image is taken. Learned positions are interpolated bicubically to its grid of patches (see
@@ -66,6 +55,15 @@ class ViT(ImageModel):
     Touvron et al., "Training data-efficient image transformers", 2021, https://arxiv.org/abs/2012.12877
     """
 
+    # The feed-forward layer is four times as wide.
+    presets = {
+        "Ti": {"d_model": 192, "num_layers": 12, "num_heads": 3},
+        "S": {"d_model": 384, "num_layers": 12, "num_heads": 6},
+        "B": {"d_model": 768, "num_layers": 12, "num_heads": 12},
+        "L": {"d_model": 1024, "num_layers": 24, "num_heads": 16},
+        "H": {"d_model": 1280, "num_layers": 32, "num_heads": 16},
+    }
+
     def __init__(
         self,
         image_size,
@@ -90,131 +88,55 @@ class ViT(ImageModel):
         seed=None,
         **kwargs,
     ):
-        config = {
-            "image_size": image_size,
-            "patch_size": patch_size,
-            "num_classes": num_classes,
-            "d_model": checks.positive_int("d_model", d_model),
-            "num_layers": checks.positive_int("num_layers", num_layers),
-            "num_heads": num_heads,
-            "mlp_dim": mlp_dim,
-            "channels": channels,
-            "pooling": checks.one_of("pooling", pooling, POOLINGS),
-            "mechanism": mechanisms.serialized(mechanism),
-            "dropout_rate": checks.rate("dropout_rate", dropout_rate),
-            "attention_dropout_rate": checks.rate("attention_dropout_rate", attention_dropout_rate),
-            "drop_path_rate": checks.rate("drop_path_rate", drop_path_rate),
-            "layer_scale": layer_scale,
-            "embedding_norm": bool(embedding_norm),
-            "activation": keras.activations.serialize(keras.activations.get(activation)),
-            "epsilon": checks.positive_number("epsilon", epsilon),
-            "remat": bool(remat),
-            "seed": seed,
-        }
-        super().__init__(config, **kwargs)
-        self.d_model = d_model
-        self.pooling = pooling
-        self.num_prefix_tokens = 0 if pooling == "mean" else 1
+        super().__init__(image_size, channels, num_classes, **kwargs)
+        self.d_model = checks.positive_int("d_model", d_model)
+        self.pooling = checks.one_of("pooling", pooling, POOLINGS)
         self.patch_embedding = PatchEmbedding(patch_size, d_model, dtype=self.dtype_policy, name="patch_embedding")
         self.patch_size = self.patch_embedding.patch_size
         self.grid = self.token_grid(*self.image_size)
         self.positions = GridPositions(
             self.grid, d_model, num_prefix_tokens=self.num_prefix_tokens, dtype=self.dtype_policy, name="positions"
         )
-        self.embedding_dropout = Dropout(dropout_rate, seed=seed, dtype=self.dtype_policy, name="embedding_dropout")
+        self.make_dropout(dropout_rate, seed)
         self.embedding_norm = None
         if embedding_norm:
             self.embedding_norm = keras.layers.LayerNormalization(
                 epsilon=epsilon, dtype=self.dtype_policy, name="embedding_norm"
             )
-        self.blocks = [
-            EncoderBlock(
-                d_model,
-                num_heads,
-                4 * d_model if mlp_dim is None else mlp_dim,
-                mechanism=mechanisms.for_grid(mechanism, self.grid, self.num_prefix_tokens),
-                dropout_rate=dropout_rate,
-                attention_dropout_rate=attention_dropout_rate,
-                drop_path_rate=float(rate),
-                layer_scale=layer_scale,
-                activation=activation,
-                epsilon=epsilon,
-                remat=remat,
-                # A block's parts take the ten seeds from its own on.
-                seed=None if seed is None else seed + 10 * (i + 1),
-                dtype=self.dtype_policy,
-                name=f"block_{i}",
-            )
-            for i, rate in enumerate(np.linspace(0, drop_path_rate, num_layers))
-        ]
-        self.final_norm = keras.layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name="final_norm")
-
-    @classmethod
-    def from_preset(cls, name, image_size=224, num_classes=None, **kwargs):
-        """A model of a published size, with random weights.
-
-        Args:
-            name: size and patch, such as "Ti/16", "S/16", "B/32" or "L/14"; sizes are Ti, S, B, L and H.
-            image_size, num_classes: see the class. **kwargs: its other arguments; those given win over the preset's.
-        """
-        size, _, patch = str(name).partition("/")
-        if size not in PRESETS or not patch.isdecimal() or int(patch) < 1:
-            raise ValueError(
-                f"A preset is SIZE/PATCH with SIZE one of {', '.join(PRESETS)}, such as 'S/16'. Got {name!r}."
-            )
-        d_model, num_layers, num_heads = PRESETS[size]
-        options = {"d_model": d_model, "num_layers": num_layers, "num_heads": num_heads, **kwargs}
-        return cls(image_size, int(patch), num_classes, **options)
+        self.make_blocks(
+            num_layers,
+            num_heads,
+            mlp_dim,
+            mechanism=mechanism,
+            dropout_rate=dropout_rate,
+            attention_dropout_rate=attention_dropout_rate,
+            drop_path_rate=drop_path_rate,
+            layer_scale=layer_scale,
+            activation=activation,
+            epsilon=epsilon,
+            remat=remat,
+            seed=seed,
+        )
+        self.make_final_norm(epsilon)
 
     @property
     def feature_width(self):
         return 2 * self.d_model if self.pooling == "token_mean" else self.d_model
 
-    def token_grid(self, height, width):
-        """(rows, columns) of the patches of an image of that size."""
-        return tuple(-(-size // by) for size, by in zip((height, width), self.patch_size))
-
-    def build_parts(self):
-        stream = (None, None, self.d_model)
+    def build_stem(self):
         self.patch_embedding.build((None, *self.image_size, self.channels))
-        if self.num_prefix_tokens:
-            self.class_token = self.add_weight(
-                name="class_token", shape=(1, 1, self.d_model), initializer=keras.initializers.RandomNormal(stddev=0.02)
-            )
-        for part in (self.positions, self.embedding_norm, *self.blocks, self.final_norm):
-            if part is not None:
-                part.build(stream)
 
+    def parts(self):
+        return self.positions, self.embedding_norm
+
+    def stem_tokens(self, images):
+        return self.patch_embedding(images)
+
+    def add_positions(self, tokens, grid):
+        tokens = self.positions(tokens, grid=grid)
+        return tokens if self.embedding_norm is None else self.embedding_norm(tokens)
+
+    @built_first
     def embed(self, images, training=False):
         """Patches with their positions, after the class token where there is one: [B, 1 + N, d_model]."""
-        x = self.patch_embedding(self.prepared(images))
-        batch, rows, columns, _ = checks.sizes(x)
-        x = tf.reshape(x, [batch, rows * columns, self.d_model])
-        if self.num_prefix_tokens:
-            token = tf.cast(self.class_token, x.dtype)
-            x = tf.concat([tf.broadcast_to(token, [batch, 1, self.d_model]), x], axis=1)
-        x = self.positions(x, grid=(rows, columns))
-        x = x if self.embedding_norm is None else self.embedding_norm(x)
-        return self.embedding_dropout(x, training=training)
-
-    def hidden_states(self, images, training=False):
-        """What `embed` gives, and the output of each block: a list of num_layers + 1 tensors [B, 1 + N, d_model]."""
-        states = [self.embed(images, training=training)]
-        for block in self.blocks:
-            states.append(block(states[-1], training=training))
-        return states
-
-    def attention_scores(self, images):
-        """The weights of attention of each block: a list of num_layers tensors [B, H, 1 + N, 1 + N]."""
-        states = self.hidden_states(images)
-        return [block.attention_scores(x) for block, x in zip(self.blocks, states)]
-
-    def features(self, images, training=False):
-        """Tokens after the last normalisation: [B, 1 + N, d_model], the class token first where there is one."""
-        return self.final_norm(self.hidden_states(images, training=training)[-1])
-
-    def pool(self, tokens):
-        if self.pooling == "token":
-            return tokens[:, 0]
-        mean = tf.reduce_mean(tokens[:, self.num_prefix_tokens :], axis=1)
-        return mean if self.pooling == "mean" else tf.concat([tokens[:, 0], mean], axis=-1)
+        return self._embed(images, training)[0]
