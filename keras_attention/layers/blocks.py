@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_attention.layers.attention import implicit_masks
 from keras_attention.layers.attention.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.built_first import built_first
 from keras_attention.layers.feed_forward import FeedForward
 from keras_attention.layers.gradient_checkpointing import checkpointed
 from keras_attention.layers.positions import schemes
@@ -107,7 +108,10 @@ class _Block(Recorded, keras.layers.Layer):
         if x_shape[-1] != self.d_model:
             raise ValueError(f"{type(self).__name__}(d_model={self.d_model}) got an input of width {x_shape[-1]}.")
         for part in self._flatten_layers(include_self=False, recursive=False):
-            part.build(x_shape)
+            self._build_part(part, x_shape)
+
+    def _build_part(self, part, x_shape):
+        part.build(x_shape)
 
     def _run(self, function, *inputs, training, **options):
         """`function(*inputs, **options)`, checkpointed where the block is to be and a gradient is to be expected."""
@@ -214,6 +218,7 @@ class EncoderBlock(_Block):
         """An empty decoding state, see `MultiHeadAttention.init_state`."""
         return self.attention.init_state(batch_size, max_length)
 
+    @built_first
     def attention_scores(self, x, bias=None):
         """The weights [B, H, T, T] with which this block attends to x [B, T, d_model], for pictures of them."""
         h = self.attention_residual.before(tf.cast(x, self.compute_dtype))
@@ -230,7 +235,8 @@ class DecoderBlock(_Block):
 
     Call arguments:
         x: [B, T, d_model].
-        memory: [B, S, d_model], the encoder's output; its implicit mask is honoured. Or the dict of `project_memory`.
+        memory: [B, S, M], the encoder's output, of any width; its implicit mask is honoured. Or the dict of
+            `project_memory`.
         padding_mask: boolean [B, T]; memory_mask: boolean [B, S], for a tensor `memory`.
         state: a decoding state of `init_state`: x is new tokens only.
         previous_scores, return_raw_scores: attention scores carried from block to block, see `MultiHeadAttention`; as
@@ -249,6 +255,18 @@ class DecoderBlock(_Block):
         self.attention_residual = self._bypass("attention", 3)
         self.cross_attention = self._attention("cross_attention", cross_mechanism, 4)
         self.cross_attention_residual = self._bypass("cross_attention", 5)
+
+    def build(self, x_shape, memory_shape=None):
+        # A memory that is projected already, or none yet, leaves open what it was projected from: this layer's width.
+        given = isinstance(memory_shape, list | tuple)
+        self._memory_shape = tuple(memory_shape) if given else (None, None, self.d_model)
+        super().build(x_shape)
+
+    def _build_part(self, part, x_shape):
+        if part is self.cross_attention:
+            part.build(self._memory_shape, self._memory_shape, x_shape)
+        else:
+            part.build(x_shape)
 
     def _causal_positions(self):
         # A name alone leaves open which directions a table of distances is for.
@@ -311,6 +329,8 @@ class DecoderBlock(_Block):
 
     def project_memory(self, memory, memory_mask=None):
         """The cross-attention's keys and values, computed once for a whole decoding; memory's implicit mask counts."""
+        if not self.built:
+            self.build((None, None, self.d_model), memory.shape)
         return self.cross_attention.project_memory(memory, padding_mask=memory_mask)
 
 

@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from keras_attention.layers.built_first import built_first
 from keras_attention.layers.drop_path import DropPath
 from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.layer_scale import LayerScale
@@ -70,6 +71,7 @@ class Residual(Recorded, keras.layers.Layer):
         if self.residual == "gated":
             self.gate = self.add_weight(name="gate", shape=(x_shape[-1],), initializer=keras.initializers.Constant(2.0))
 
+    @built_first
     def before(self, x):
         """What the sub-layer is given."""
         return self.normalization(x) if self.norm == "pre" else x

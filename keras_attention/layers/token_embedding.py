@@ -3,8 +3,10 @@
 import keras
 import tensorflow as tf
 
+from keras_attention.layers.built_first import built_first
 from keras_attention.layers.positions.encodings import rows_or_nan
 from keras_attention.ops.basics import checks
+from keras_attention.ops.basics.tables import with_dense_gradient
 from keras_attention.recorded import Recorded
 
 
@@ -46,15 +48,17 @@ class TokenEmbedding(Recorded, keras.layers.Layer):
             name="embeddings",
             shape=(self.vocab_size, self.d_model),
             initializer=keras.initializers.RandomNormal(stddev=deviation),
+            autocast=False,
         )
 
     def call(self, ids):
         if not tf.as_dtype(ids.dtype).is_integer:
             ids = tf.cast(ids, tf.int32)
-        table = tf.cast(self.embeddings, self.compute_dtype)
+        table = with_dense_gradient(self.embeddings, self.compute_dtype)
         rows = rows_or_nan(table, ids, f"token ids (vocab_size={self.vocab_size})", "ids of the model's own tokenizer")
         return rows * self.d_model**0.5 if self.scale else rows
 
+    @built_first
     def logits(self, x):
         """Scores of every token, float32 [..., vocab_size], from x [..., d_model] by the same table (tied weights)."""
         table = tf.cast(self.embeddings, x.dtype)

@@ -5,13 +5,11 @@ import dataclasses
 import keras
 import tensorflow as tf
 
+from keras_attention.mechanisms.from_text import from_text
+from keras_attention.mechanisms.registry import class_of, name_of, names, register  # noqa: F401
 from keras_attention.ops.basics import checks
 from keras_attention.ops.dense import kv_cache
 from keras_attention.recorded import Recorded
-
-_REGISTRY = {}
-# Those that choose among others: not listed as ways to attend of their own.
-_UNLISTED = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,45 +177,15 @@ class Mechanism(Recorded, keras.layers.Layer):
 
     @property
     def registered_name(self):
-        known = {**_REGISTRY, **_UNLISTED}
-        return next((name for name, cls in known.items() if type(self) is cls), type(self).__name__)
-
-
-def register(name, listed=True):
-    """Class decorator: makes a mechanism known under `name` and to Keras' serialisation; `listed` in `names()`."""
-
-    def decorate(cls):
-        known = {**_REGISTRY, **_UNLISTED}.get(name, cls)
-        # A module that is imported anew registers its own class once more.
-        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(
-                f"A mechanism named {name!r} is registered already: {known.__module__}.{known.__qualname__}."
-            )
-        (_REGISTRY if listed else _UNLISTED)[name] = cls
-        return keras.saving.register_keras_serializable("keras_attention")(cls)
-
-    return decorate
-
-
-def names():
-    """The names of all registered ways to attend, in the order of registration; "auto" chooses among them."""
-    return list(_REGISTRY)
-
-
-def class_of(name):
-    """The class registered under `name`, or a ValueError that lists the names."""
-    known = {**_UNLISTED, **_REGISTRY}
-    if name not in known:
-        raise ValueError(f"Unknown mechanism {name!r}; known are {', '.join(known)}.")
-    return known[name]
+        return name_of(type(self)) or type(self).__name__
 
 
 def get(identifier):
-    """A mechanism from a name, a `Mechanism`, or its serialised config, looked up as Keras looks up activations."""
+    """A mechanism from text (a name, "local:radius=3"), a `Mechanism`, or its config, as Keras looks up activations."""
     if isinstance(identifier, Mechanism):
         return identifier
     if isinstance(identifier, str):
-        return class_of(identifier)()
+        return from_text(identifier)
     if isinstance(identifier, dict):
         mechanism = keras.saving.deserialize_keras_object(identifier)
         if isinstance(mechanism, Mechanism):
@@ -226,8 +194,8 @@ def get(identifier):
 
 
 def for_grid(identifier, grid, num_prefix_tokens):
-    """A mechanism for a grid (rows, columns) after some tokens; objects, configs and "auto" stay what they are."""
-    if isinstance(identifier, str) and identifier != "auto":
+    """A mechanism for a grid (rows, columns) after some tokens, from its name; all else stays what it is."""
+    if isinstance(identifier, str) and identifier != "auto" and ":" not in identifier:
         return class_of(identifier).for_grid(*grid, num_prefix_tokens)
     return identifier
 

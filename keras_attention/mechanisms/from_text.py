@@ -1,10 +1,10 @@
-"""A mechanism with its options in one word, as a command line gives it: `local:radius=3`."""
+"""A mechanism with its options in one word: `local:radius=3`."""
 
 import inspect
 import json
 import re
 
-from keras_attention.mechanisms.base import class_of
+from keras_attention.mechanisms.registry import class_of
 
 # A comma parts two options only where a key follows: values such as [4,4] hold commas too.
 _BETWEEN = re.compile(r",(?=\s*[A-Za-z_]\w*\s*=)")
@@ -49,7 +49,10 @@ def from_text(text):
         options[key] = _value(value)
     for key, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and key not in options:
-            raise ValueError(f"mechanism {name!r} needs its option {key}: {name}:{key}=VALUE. Got {text!r}.")
+            raise ValueError(
+                f"mechanism {name!r} needs its option {key}: give {cls.__name__}({key}=...), or {name}:{key}=VALUE as "
+                f"text. Got {text!r}."
+            )
     return cls(**options)
 
 

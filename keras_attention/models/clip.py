@@ -5,7 +5,8 @@ import math
 import keras
 import tensorflow as tf
 
-from keras_attention.models.configured import ConfiguredModel, built_first
+from keras_attention.layers.built_first import built_first
+from keras_attention.models.configured import ConfiguredModel
 from keras_attention.ops.basics import checks, replicas
 from keras_attention.ops.vision import contrastive
 

@@ -1,7 +1,5 @@
 """Keras' contract for models whose config says every size."""
 
-import functools
-
 import keras
 
 from keras_attention.models import weights_files
@@ -27,22 +25,6 @@ class ConfiguredModel(Recorded, keras.Model):
         if not skip_mismatch:
             weights_files.check_blocks(filepath, self)
         return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
-
-
-def built_first(method):
-    """Decorator of a model's public methods that do not go through `__call__`, which would build the model.
-
-    Called before the first call, such a method would build the parts one by one, each under a name of its own, and the
-    model could not be built any more.
-    """
-
-    @functools.wraps(method)
-    def building(self, *args, **kwargs):
-        if not self.built:
-            self.build()
-        return method(self, *args, **kwargs)
-
-    return building
 
 
 def block_seed(seed, index):

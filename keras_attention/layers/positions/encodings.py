@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.ops.basics import checks
+from keras_attention.ops.basics.tables import with_dense_gradient
 from keras_attention.ops.dense.dot_product import accumulation_dtype
 from keras_attention.recorded import Recorded
 
@@ -33,7 +34,7 @@ class PositionalEncoding(Recorded, keras.layers.Layer):
     Call arguments:
         x: [B, T, d_model].
         positions: integer [B, T] or [T], the position of each token, for decoding with a state; 0 .. T - 1 by default.
-        limit: where it is known that all positions lie below it; a static one is checked like a length.
+        limit: where it is known that all positions lie below it; an int of at most `max_len` saves their check.
 
     Returns:
         [B, T, d_model] in the compute dtype. The implicit mask of x goes on.
@@ -53,11 +54,11 @@ class PositionalEncoding(Recorded, keras.layers.Layer):
         if x_shape[-1] != self.d_model:
             raise ValueError(f"PositionalEncoding(d_model={self.d_model}) got an input of width {x_shape[-1]}.")
         self.position_emb = self.add_weight(
-            name="position_emb", shape=(self.max_len, self.d_model), initializer=self.initializer
+            name="position_emb", shape=(self.max_len, self.d_model), initializer=self.initializer, autocast=False
         )
 
     def call(self, x, positions=None, limit=None):
-        table = tf.cast(self.position_emb, x.dtype)
+        table = with_dense_gradient(self.position_emb, x.dtype)
         length = checks.sizes(x)[1]
         if self.beyond == "interpolate":
             if positions is not None:
@@ -67,8 +68,7 @@ class PositionalEncoding(Recorded, keras.layers.Layer):
                 )
             return x + self._stretched(table, length)
         what, remedy = f"positions (max_len={self.max_len})", "a larger max_len or beyond="
-        if isinstance(limit, int) and self.beyond == "error" and positions is not None:
-            rows_or_nan(table, tf.constant([limit - 1]), what, remedy)
+        if isinstance(limit, int) and limit <= self.max_len and self.beyond == "error" and positions is not None:
             return x + tf.gather(table, positions)
         positions = tf.range(length) if positions is None else tf.cast(positions, tf.int32)
         if self.beyond == "clip":

@@ -59,5 +59,5 @@ class GridPositions(Recorded, keras.layers.Layer):
             table = tf.concat([prefix, tf.reshape(patches, [-1, self.d_model])], axis=0)
         return x + tf.cast(table, x.dtype)
 
-    def compute_output_shape(self, x_shape, grid=None):
+    def compute_output_shape(self, x_shape):
         return x_shape

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from keras_attention.layers.positions.schemes import DistanceScheme, PositionScheme, register
 from keras_attention.ops.basics import checks, positions
+from keras_attention.ops.basics.tables import with_dense_gradient
 from keras_attention.ops.dense.dot_product import accumulation_dtype
 from keras_attention.ops.vision import patch_grids
 
@@ -65,7 +66,7 @@ class RelativePositionBias(DistanceScheme):
         return cls(num_heads, bidirectional=not causal)
 
     def bias_at(self, distance):
-        table = tf.cast(self.table, accumulation_dtype(tf.as_dtype(self.table.dtype)))
+        table = with_dense_gradient(self.table, accumulation_dtype(tf.as_dtype(self.table.dtype)))
         return positions.bucket_bias(distance, tf.gather(table, self.buckets))
 
 
@@ -140,7 +141,7 @@ class RelativePositionBias2D(PositionScheme):
         return self._joined(self._wide_table(), self.offsets)
 
     def _wide_table(self):
-        return tf.cast(self.table, accumulation_dtype(tf.as_dtype(self.table.dtype)))
+        return with_dense_gradient(self.table, accumulation_dtype(tf.as_dtype(self.table.dtype)))
 
     def _joined(self, table, offsets):
         """The bias of a grid with these offsets, beside that of the tokens before it."""

@@ -57,7 +57,7 @@ class Reading:
         counts = tf.cumsum(tf.cast(self.valid, tf.int32), axis=1)
         # Padding stands where the last real token before it stands: it asks for no position past a full row's end.
         self.positions = tf.maximum(past[:, None] + counts - 1, 0)
-        total = past + counts[:, -1]
+        total = past + tf.reduce_sum(tf.cast(self.valid, tf.int32), axis=1)  # of no tokens there is no last count
         overflow = self._overflow(layers, total)
         if "lengths" in shared:
             self.counts = {"lengths": total if overflow is None else tf.where(overflow, past, total)}

@@ -5,8 +5,9 @@ import tensorflow as tf
 
 from keras_attention.layers import EncoderBlock, PositionalEncoding, TokenEmbedding
 from keras_attention.layers.attention.head_count import num_heads_for
+from keras_attention.layers.built_first import built_first
 from keras_attention.layers.dropout import Dropout
-from keras_attention.models.configured import ConfiguredModel, block_seed, built_first
+from keras_attention.models.configured import ConfiguredModel, block_seed
 from keras_attention.ops.basics import checks
 from keras_attention.text.special_ids import EOS_ID, PAD_ID
 

@@ -4,9 +4,10 @@ import keras
 import tensorflow as tf
 
 from keras_attention.layers import PositionalEncoding, SinusoidalEncoding, TokenEmbedding
+from keras_attention.layers.built_first import built_first
 from keras_attention.layers.positions import schemes
 from keras_attention.models.carried_scores import CarriedScores
-from keras_attention.models.configured import ConfiguredModel, built_first
+from keras_attention.models.configured import ConfiguredModel
 from keras_attention.models.text.reading import Reading, own_part, token_positions
 from keras_attention.ops.basics import checks
 from keras_attention.ops.dense import kv_cache

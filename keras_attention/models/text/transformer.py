@@ -5,9 +5,10 @@ import tensorflow as tf
 
 from keras_attention.layers import DecoderBlock, EncoderBlock
 from keras_attention.layers.attention.head_count import num_heads_for
+from keras_attention.layers.built_first import built_first
 from keras_attention.layers.dropout import Dropout
 from keras_attention.models import carried_scores
-from keras_attention.models.configured import block_seed, built_first
+from keras_attention.models.configured import block_seed
 from keras_attention.models.text.reading import empty_counts, own_part
 from keras_attention.models.text.token_decoder import ADDED_POSITIONS, POSITIONS, TokenDecoder
 from keras_attention.ops.basics import checks

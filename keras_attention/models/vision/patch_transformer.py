@@ -5,9 +5,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.layers import EncoderBlock
+from keras_attention.layers.built_first import built_first
 from keras_attention.layers.dropout import Dropout
 from keras_attention.mechanisms import base as mechanisms
-from keras_attention.models.configured import block_seed, built_first
+from keras_attention.models.configured import block_seed
 from keras_attention.models.vision.image_model import ImageModel
 from keras_attention.ops.basics import checks
 

@@ -3,7 +3,7 @@
 import keras
 
 from keras_attention.layers import GridPositions, PatchEmbedding
-from keras_attention.models.configured import built_first
+from keras_attention.layers.built_first import built_first
 from keras_attention.models.vision.patch_transformer import PatchTransformer
 from keras_attention.ops.basics import checks
 
