@@ -330,7 +330,7 @@ class DecoderBlock(_Block):
     def project_memory(self, memory, memory_mask=None):
         """The cross-attention's keys and values, computed once for a whole decoding; memory's implicit mask counts."""
         if not self.built:
-            self.build((None, None, self.d_model), memory.shape)
+            self.build((None, None, self.d_model), tuple(memory.shape))
         return self.cross_attention.project_memory(memory, padding_mask=memory_mask)
 
 

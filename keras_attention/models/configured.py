@@ -20,10 +20,15 @@ class ConfiguredModel(Recorded, keras.Model):
         self.build()
 
     def load_weights(self, filepath, skip_mismatch=False, **kwargs):
-        """As Keras' own from `.weights.h5` and `.keras` files, but other depths are refused unless `skip_mismatch`."""
+        """As Keras' own from `.weights.h5` and `.keras` files; builds the model where it is not built yet.
+
+        Other numbers of blocks than the model's are refused unless `skip_mismatch`, which loads what fits.
+        """
         weights_files.check_ending(filepath)
         if not skip_mismatch:
             weights_files.check_blocks(filepath, self)
+        if not self.built:
+            self.build()
         return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
 
 

@@ -36,7 +36,10 @@ def test_a_name_and_its_options(text, name, options):
         ("local:name=mine", r"mechanism 'local' has no option 'name'. It has radius\."),
         ("local:radius=3,radius=4", r"mechanism 'local' is given radius twice"),
         ("local:radius=wide", r"radius must be .*'wide'"),
-        ("axial:num_class_tokens=1", r"mechanism 'axial' needs its option shape: give AxialAttention\(shape=...\), or axial:shape=VALUE"),
+        (
+            "axial:num_class_tokens=1",
+            r"mechanism 'axial' needs its option shape: give AxialAttention\(shape=...\), or axial:shape=VALUE",
+        ),
     ],
 )
 def test_text_that_describes_none(text, message):
