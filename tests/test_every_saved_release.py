@@ -26,8 +26,12 @@ def test_stored_models_answer_as_they_did(path):
         inputs = {name: numbers[name] for name in numbers.files if name != "output"}
         want = numbers["output"]
     model = keras.models.load_model(path)
-    tolerance = 1e-5 if "bfloat16" not in zipfile.ZipFile(path).read("config.json").decode() else 3e-2
-    np.testing.assert_allclose(save_release.call(model, inputs), want, rtol=tolerance, atol=tolerance)
+    absolute = relative = 1e-5
+    if "bfloat16" in zipfile.ZipFile(path).read("config.json").decode():
+        # Eight bits a number, and processors with products of bfloat16 round in other places than those without. What
+        # a layer adds up has the size of its largest numbers, and so have the differences, in small results too.
+        absolute, relative = 2e-2 * np.abs(want).max(), 0
+    np.testing.assert_allclose(save_release.call(model, inputs), want, rtol=relative, atol=absolute)
     assert path.stat().st_size < 500_000
     # What a file says of our classes must stay findable under the registered names.
     config = json.loads(zipfile.ZipFile(path).read("config.json"))
