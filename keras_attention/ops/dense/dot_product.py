@@ -98,7 +98,7 @@ def biased_scores(q, k, scale, bias=None, allowed=None):
     dtype = accumulation_dtype(q.dtype)
     # tf.cast would take a Python number through float32 on its way to float64.
     scale = tf.constant(scale, dtype) if isinstance(scale, int | float) else tf.cast(scale, dtype)
-    scores = tf.matmul(tf.cast(q, dtype) * scale, tf.cast(k, dtype), transpose_b=True)
+    scores = tf.matmul(tf.cast(q, dtype) * scale, tf.cast(spread(k, q), dtype), transpose_b=True)
     return with_bias(scores, bias, allowed)
 
 
@@ -131,4 +131,16 @@ def _softmax(scores):
 
 def weighted_sum(weights, v):
     """weights [..., T, S] @ v [..., S, Dv], summed in the weights' dtype and returned in v's."""
-    return tf.cast(tf.matmul(weights, tf.cast(v, weights.dtype)), v.dtype)
+    return tf.cast(tf.matmul(weights, tf.cast(spread(v, weights), weights.dtype)), v.dtype)
+
+
+def spread(x, beside):
+    """x for a product `beside @ x`: with the axes of `beside` [B, H, ...] where it has none of its own or ones.
+
+    TensorFlow's product on a CPU (2.21, with oneDNN) writes beyond its memory where the right matrix of such a product
+    is to be repeated along the first of two leading axes: wrong numbers, or a crash. Repeated by hand it is right.
+    """
+    first = x.shape[0] if x.shape.rank == 4 else 1
+    if beside.shape.rank != 4 or first != 1 or beside.shape[0] == 1:
+        return x
+    return tf.broadcast_to(x, [*checks.sizes(beside)[:2], *checks.sizes(x)[-2:]])
