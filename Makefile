@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # TensorFlow's start-up chatter hides the lines that matter.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-slow check lint wheel-test clean
+.PHONY: demo test test-slow test-benchmarks check lint wheel-test clean
 
 $(READY): setup.cfg pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install python3.11 (and python3-venv on Debian)"; exit 2; }
@@ -19,10 +19,14 @@ demo: $(READY)
 	$(BIN)/python examples/demo.py --out runs/demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow'
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow and not benchmarks'
 
+# XLA as users have it; the quick tests leave LLVM's passes out (tests/conftest.py).
 test-slow: $(READY)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
+	XLA_FLAGS= $(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
+
+test-benchmarks: $(READY)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'benchmarks and not slow'
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -9,6 +9,8 @@ from keras_attention import mechanisms
 from keras_attention.training.run.mechanism_options import stack_mechanisms
 from keras_attention.training.translation.options import TranslationOptions
 
+pytestmark = pytest.mark.benchmarks
+
 demo_mechanisms = pytest.importorskip("benchmarks.demo_mechanisms", reason="benchmarks are not part of the wheel")
 
 

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.benchmarks
+
 harness = pytest.importorskip("benchmarks.harness", reason="benchmarks are not part of the wheel")
 
 

@@ -14,6 +14,8 @@ from benchmarks import mechanisms as benchmark
 from benchmarks.cells import Cells
 from benchmarks.machine import Machine
 
+pytestmark = pytest.mark.benchmarks
+
 MACHINE = Machine("a processor", 2, "", 0.1, "versions")
 
 

@@ -7,6 +7,8 @@ from benchmarks import demo_mechanisms, mechanism_claims
 from benchmarks.claims import CLAIMS, save_claim
 from benchmarks.text_case import text_case
 
+pytestmark = pytest.mark.benchmarks
+
 
 def rows(*of):
     return [{"T": length, "own": own, "dense": dense, "machine": None} for length, own, dense in of]

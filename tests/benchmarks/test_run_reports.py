@@ -9,6 +9,8 @@ from benchmarks import clip, runs, vision
 from keras_attention.training.clip.options import ClipOptions
 from keras_attention.training.vision.options import VisionOptions
 
+pytestmark = pytest.mark.benchmarks
+
 SCORES = {"test/top5_accuracy": 1.0, "validation/accuracy": 0.5, "epochs": 3.0, "train_seconds": 90.0, "seconds": 120.0}
 RATES = {"train_rate": 10.0, "steps": 9.0}
 

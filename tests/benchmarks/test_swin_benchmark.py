@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks import claims, swin
 
+pytestmark = pytest.mark.benchmarks
+
 
 @pytest.mark.parametrize("name,published", [("Swin-T", 4.5e9), ("ViT-S/16", 4.6e9)])
 def test_operations_are_those_that_the_papers_count(name, published):
