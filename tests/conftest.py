@@ -1,13 +1,26 @@
+import gc
 import os
 import random
 
 # Before TensorFlow is imported: no log chatter.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Most of the tests' time goes into compilers. XLA's own passes run, LLVM's do not (a quarter of the time of a compiled
+# test; `make test-slow` runs with both), and tf2onnx raises what goes wrong in a pass, where it would otherwise copy
+# the graph before each (half of the time of a conversion).
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ.setdefault("TF2ONNX_CATCH_ERRORS", "FALSE")
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+
+def pytest_collection_finish():
+    """What the imports made stays to the end: the collector need not look at it again, nor at every small graph."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture
