@@ -95,6 +95,7 @@ CASES = [
         {"num_landmarks": 3, "iterations": 4, "kernel_size": 3},
         reference=reference_kernels.nystrom_case,
         exact=False,
+        half_tolerance=(5e-3, 5e-2),  # the iterations of the inverse carry roundings on
     ),
     Case(
         "linformer",

@@ -20,6 +20,10 @@ BY_NAME = {case.name: case for case in cases.CASES}
 every_mechanism = pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
 
 
+# Rewriting Python's ifs takes as long as tracing: left to the test that asks for it.
+graph_of = functools.partial(tf.function, autograph=False)
+
+
 def supports(case):
     return mechanisms.class_of(case.name).supports
 
