@@ -267,11 +267,20 @@ def test_accuracy_ignores_pads_and_perplexity_has_no_smoothing(rng):
 # ---- several replicas --------------------------------------------------------------------------------------------
 
 
+def run_two_replicas(what):
+    """What run_two_replicas.py found, in a process of its own: two CPU devices need a fresh TensorFlow."""
+    command = [sys.executable, Path(__file__).parents[1] / "support" / "run_two_replicas.py", what]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
 @pytest.fixture(scope="module")
 def replicas():
-    """What run_two_replicas.py found, in a process of its own: two CPU devices need a fresh TensorFlow."""
-    script = Path(__file__).parents[1] / "support" / "run_two_replicas.py"
-    return json.loads(subprocess.run([sys.executable, script], check=True, capture_output=True, text=True).stdout)
+    return run_two_replicas("losses")
+
+
+@pytest.fixture(scope="module")
+def models_on_replicas():
+    return run_two_replicas("models")
 
 
 def test_replicas_with_different_numbers_of_tokens(replicas):
@@ -287,8 +296,10 @@ def test_fit_on_two_replicas_equals_fit_on_one(replicas):
     np.testing.assert_allclose(replicas["history of two"], replicas["history of one"], rtol=1e-5)
 
 
-def test_case_27_translation_on_two_replicas(replicas):
+@pytest.mark.slow
+def test_case_27_translation_on_two_replicas(models_on_replicas):
     """keras#20611: without dropout the weights of one device; dropout runs; XLA's refusal says what it refuses."""
+    replicas = models_on_replicas
     (want, want_losses), (got, got_losses) = replicas["translation of one"], replicas["translation of two"]
     np.testing.assert_allclose(got, want, atol=1e-5)
     np.testing.assert_allclose(got_losses, want_losses, rtol=1e-5)
@@ -299,8 +310,10 @@ def test_case_27_translation_on_two_replicas(replicas):
     assert "tfvariable_on_a_different_device" in refusal if isinstance(refusal, str) else np.isfinite(refusal).all()
 
 
-def test_pairs_on_two_replicas_are_compared_with_all_pairs(replicas):
+@pytest.mark.slow
+def test_pairs_on_two_replicas_are_compared_with_all_pairs(models_on_replicas):
     """CLIP's weights and losses; a text that stands on both replicas is nobody's wrong answer on either."""
+    replicas = models_on_replicas
     (want, want_losses, _), (got, got_losses, factor) = replicas["pairs of one"], replicas["pairs of two"]
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-5)
     np.testing.assert_allclose(got_losses, want_losses, rtol=1e-5)

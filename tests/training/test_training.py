@@ -130,6 +130,19 @@ def raises(error):
 # ---- interruptions -----------------------------------------------------------------------------------------------
 
 
+def test_a_run_that_is_stopped_in_a_step_equals_an_undisturbed_one(corpus, undisturbed, tmp_path, capsys):
+    """Ctrl-C while step 7 runs, which is finished and saved: the least of what the next test does."""
+    out = tmp_path / "run"
+    stop = At(7, lambda: os.kill(os.getpid(), signal.SIGINT), before=True)
+    with pytest.raises(KeyboardInterrupt):
+        train(options(corpus, out), [stop])
+    assert f"interrupted at step 7 (saved); continue with: --resume --out {out}" in capsys.readouterr().out
+    train(options(corpus, out, resume=True))
+    assert "continuing after step 7" in capsys.readouterr().out
+    assert_same_run(out, undisturbed)
+
+
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_in_every_way_equals_an_undisturbed_one(corpus, undisturbed, tmp_path, capsys):
     out = tmp_path / "run"
     checkpoints = CheckpointFolder(RunFolder(out).checkpoints_path)
@@ -196,6 +209,7 @@ def test_interrupted_in_the_last_validation(corpus, undisturbed, tmp_path):
     assert_same_run(out, undisturbed)
 
 
+@pytest.mark.slow
 def test_an_average_does_not_depend_on_an_interruption(corpus, tmp_path):
     out = tmp_path / "run"
     chosen = {"average": 3, "steps": 13, "epochs": None, "bleu_every": 0}
