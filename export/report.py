@@ -3,13 +3,10 @@
 import dataclasses
 from pathlib import Path
 
-import keras
 import numpy as np
 
 from keras_attention.errors import UsageError
 
-# Least precise first.
-_HALF = ("bfloat16", "float16")
 # Of the largest number compared (1 at least): two programs that round alike differ by far less, a wrong one by more.
 _TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
 
@@ -33,21 +30,6 @@ class ExportReport:
     def __str__(self):
         parts = ", ".join(f"{what} {difference:.1e}" for what, difference in self.differences.items())
         return f"{self.path}: checked against Keras, largest difference {self.largest_difference:.1e} ({parts})"
-
-
-def precision_of(model):
-    """Name of the least precise dtype that a model computes in.
-
-    A loaded Sequential or functional model says float32 whatever it was made under: its layers know.
-    """
-    parts = model.layers if is_graph_of_layers(model) else []
-    found = {model.compute_dtype, *(precision_of(part) for part in parts)}
-    return next((half for half in _HALF if half in found), model.compute_dtype)
-
-
-def is_graph_of_layers(model):
-    """Whether a model is Keras' own kind, each of whose layers has a policy of its own: Sequential or functional."""
-    return isinstance(model, keras.Sequential) or getattr(model, "_inputs_struct", None) is not None
 
 
 class Comparison:

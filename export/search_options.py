@@ -1,4 +1,4 @@
-"""Options of the exported search, and what is said about options without effect."""
+"""Options of the exported search."""
 
 import math
 
@@ -16,10 +16,3 @@ def search_options(beams, length_penalty):
     if not math.isfinite(length_penalty):
         raise UsageError(f"length_penalty must be a finite number. Got {length_penalty}.")
     return {"beams": int(beams), "length_penalty": float(length_penalty)}
-
-
-def refuse_unused(why, **options):
-    """Raises a `UsageError` for those of the options that are given (not None)."""
-    given = [f"{name}=" for name, value in options.items() if value is not None]
-    if given:
-        raise UsageError(f"{' and '.join(given)} would have no effect: {why}. Leave it out.")

@@ -7,7 +7,6 @@ from keras_attention.export.boundary import Endpoint, inward, outward, outward_s
 from keras_attention.export.state_names import named, packed
 from keras_attention.layers import PositionalEncoding
 from keras_attention.ops.basics import checks
-from keras_attention.text import ByteTokenizer
 
 _MEMORY_LENGTHS = "memory_lengths"
 
@@ -20,11 +19,6 @@ def decodes(model):
 def has_encoder(model):
     """Whether decoding starts from a source sequence: the model then offers `encode`."""
     return decodes(model) and callable(getattr(model, "encode", None))
-
-
-def is_on_bytes(model, tokenizer):
-    """Whether a model decodes without an encoder, and bytes: an export then notes its tokenizer."""
-    return decodes(model) and not has_encoder(model) and isinstance(tokenizer, ByteTokenizer)
 
 
 def capacity_of(model, max_length, texts=False):

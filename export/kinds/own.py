@@ -1,11 +1,62 @@
-"""`serving_default` of a user's own Keras model: its inputs and outputs under their own names."""
+"""A user's own Keras model: its call under the names of its own inputs and outputs."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_attention.errors import UsageError
-from keras_attention.export.boundary import Endpoint, inward, outward_spec
+from keras_attention.export.boundary import Endpoint, inward, outward, outward_spec
+from keras_attention.export.comparing import random_inputs
+from keras_attention.export.onnx_folder.graph import graph_of_endpoint
+from keras_attention.export.plan import ExportPlan
+from keras_attention.export.precision import precision_of
+from keras_attention.export.report import Comparison
 from keras_attention.export.state_names import named, packed
+
+
+class OwnModelPlan(ExportPlan):
+    """Any `keras.Model`: `serving_default` or model.onnx. It is taken as it is, in its own precision."""
+
+    @classmethod
+    def takes(cls, model, images, onnx):
+        return True
+
+    def refused(self):
+        return {
+            "the model has no encoder, so that the export holds no search and no texts": (
+                "tokenizer",
+                "beams",
+                "length_penalty",
+            ),
+            "the model has no decoding state of its own": ("max_length",),
+        }
+
+    def prepare(self):
+        self.own, self.structure = own_endpoint(self.model, self.given.input_signature)
+
+    def endpoints(self):
+        return {"serving_default": self.own}
+
+    def compare_served(self, served):
+        return self.compare_call(lambda given: served["serving_default"](**given))
+
+    def graphs(self):
+        return {"model.onnx": graph_of_endpoint(self.own)}
+
+    def compare_onnx(self, sessions):
+        return self.compare_call(sessions["model.onnx"])
+
+    def compare_call(self, run):
+        """The `Comparison` of the exported call, a function of a dict of tensors by name, with the model's own."""
+        comparison = Comparison(precision_of(self.model))
+        samples = self.given.samples or random_inputs(self.model, self.structure, np.random.default_rng(0))
+        for sample in samples:
+            sample = tf.nest.map_structure(lambda spec, x: tf.cast(x, spec.dtype), self.structure, sample)
+            tensors = map(outward, named(sample).values())
+            got = run({spec.name: x for spec, x in zip(self.own.inputs, tensors, strict=True)})
+            for name, x in output_names(self.model, self.model(sample, training=False)).items():
+                comparison.numbers(name, got[name], outward(x))
+        return comparison
 
 
 def own_endpoint(model, input_signature=None):

@@ -97,6 +97,46 @@ def write(path, function, inputs, outputs, weights, external_data_over=EXTERNAL_
     onnx.checker.check_model(str(path))
 
 
+def graph_of_endpoint(endpoint, state=(), past="", present=""):
+    """`(function, inputs, outputs)` of an `Endpoint`, as `write` takes them.
+
+    Args:
+        endpoint: a signature.
+        state: names of its tensors that go in and come out again.
+        past, present: what their names begin with on the way in and out.
+    """
+    wrong = [spec.name for spec in [*endpoint.inputs, *endpoint.outputs.values()] if spec.dtype == tf.string]
+    if wrong:
+        raise UsageError(f"{wrong[0]!r} holds text, which ONNX Runtime has no operations for. Export a SavedModel.")
+    names = list(endpoint.outputs)
+    both = sorted({spec.name for spec in endpoint.inputs} & set(names) - set(state))
+    if both:
+        raise UsageError(
+            f"{both[0]!r} is the name of an input and of an output, which ONNX cannot hold. Rename one of the two."
+        )
+
+    def function(*tensors):
+        results = endpoint.function(*tensors)
+        return [results[name] for name in names]
+
+    def port(spec, prefix):
+        return Port((prefix if spec.name in state else "") + spec.name, _axes(spec), spec.dtype)
+
+    inputs = [port(spec, past) for spec in endpoint.inputs]
+    outputs = [port(endpoint.outputs[name], present) for name in names]
+    return function, inputs, outputs
+
+
+def _axes(spec):
+    """Names for open axes. Two tensors share the name of the batch only: nothing says that their lengths are one."""
+    if spec.shape.rank is None:
+        raise UsageError(f"The rank of {spec.name!r} is unknown: ONNX needs to know it. Give input_signature=")
+    return tuple(
+        "batch_size" if i == 0 and size is None else f"{spec.name}_axis_{i}" if size is None else size
+        for i, size in enumerate(spec.shape)
+    )
+
+
 def _converted(function, inputs, outputs, apart):
     require_packages()
     from tf2onnx import optimizer, tf_loader, tfonnx

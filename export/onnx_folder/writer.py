@@ -1,28 +1,18 @@
 """ONNX folders: an encoder-decoder in the layout of `optimum`, any other Keras model as one file."""
 
+import contextlib
 import datetime
 import json
 
-import keras
-import tensorflow as tf
-
 import keras_attention
-from keras_attention.errors import UsageError
+from keras_attention.errors import UsageError, reason_of
 from keras_attention.export import folders
-from keras_attention.export.kinds import clip
-from keras_attention.export.kinds import images as classifier
-from keras_attention.export.kinds.own import own_endpoint
-from keras_attention.export.kinds.translation_config import write_configs
-from keras_attention.export.kinds.translation_graphs import TransformerGraphs
-from keras_attention.export.onnx_folder import check, graph
-from keras_attention.export.onnx_folder.check import PAST, PRESENT
-from keras_attention.export.report import ExportReport, is_graph_of_layers, precision_of
-from keras_attention.export.search_options import refuse_unused, search_options
-from keras_attention.export.signatures import capacity_of, decodes, decoding_endpoints, has_encoder, is_on_bytes
-from keras_attention.models.clip import CLIP
-from keras_attention.models.text.decoder_lm import DecoderLM
-from keras_attention.models.text.transformer import Transformer
-from keras_attention.text import ByteTokenizer
+from keras_attention.export.kinds.choice import plan_for
+from keras_attention.export.onnx_folder import graph
+from keras_attention.export.plan import Given
+from keras_attention.export.precision import check_finite
+from keras_attention.export.report import ExportReport
+from keras_attention.inference.onnx_session import OnnxSession
 
 
 def export_onnx(
@@ -92,86 +82,41 @@ def export_onnx(
     """
     graph.require_packages()
     folders.check_new(path)
-    if isinstance(model, CLIP):
-        why = "CLIP has no search, and what it takes is known"
-        given = {"beams": beams, "length_penalty": length_penalty, "max_length": max_length}
-        refuse_unused(why, **given, input_signature=input_signature, samples=samples)
-        return _export_clip(model, path, tokenizer, images, external_data_over)
-    if images is not None:
-        why = "a classifier of images has no search, and what it takes is known"
-        given = {"tokenizer": tokenizer, "beams": beams, "length_penalty": length_penalty, "max_length": max_length}
-        refuse_unused(why, **given, input_signature=input_signature, samples=samples)
-        return _export_classifier(model, path, images, external_data_over)
-    if isinstance(model, Transformer):
-        why = "what a Transformer takes, and is compared on, is known"
-        refuse_unused(why, input_signature=input_signature, samples=samples)
-        refuse_unused("the state of a Transformer's ONNX folder grows", max_length=max_length)
-    else:
-        why = "only the ONNX folder of a Transformer holds texts and a search"
-        noted = is_on_bytes(model, tokenizer)
-        refuse_unused(why, tokenizer=None if noted else tokenizer, beams=beams, length_penalty=length_penalty)
-    decoder = decodes(model) and not has_encoder(model)
-    if not decoder:
-        refuse_unused("the model has no decoding state of its own", max_length=max_length)
-    capacity = capacity_of(model, max_length) if decoder else None
-    options = search_options(beams, length_penalty)
+    check_finite(model)
+    given = Given(tokenizer, beams, length_penalty, max_length, input_signature, samples, images)
+    plan = plan_for(model, given, onnx=True)
+    graphs = plan.graphs()
     with folders.beside(path) as temporary:
-        if isinstance(model, Transformer):
-            model = in_float32(model)
-            graphs = TransformerGraphs(model).graphs()
-            _write(temporary, graphs, model, external_data_over)
-            write_configs(temporary, model, options["beams"])
-            if tokenizer is not None:
-                tokenizer.save(temporary / "tokenizer.model")
-            comparison = check.compare_transformer(model, temporary, **options)
-        else:
-            # A user's own model is taken as it is: how to make one in another precision is not known.
-            model = in_float32(model) if isinstance(model, DecoderLM) else model
-            graphs, own = _own_graph(model, input_signature)
-            if decoder:
-                graphs |= _decoding_graphs(model, capacity)
-            _write(temporary, graphs, model, external_data_over)
-            comparison = check.compare_own(model, temporary / "model.onnx", own, samples)
-            if decoder:
-                check.compare_decoder(model, temporary, capacity, comparison)
-        described = options if isinstance(model, Transformer) else {"max_length": capacity} if decoder else {}
-        described |= {"tokenizer": tokenizer.as_dict()} if isinstance(tokenizer, ByteTokenizer) else {}
-        _describe(temporary, graphs, comparison, described)
+        for name, (function, inputs, outputs) in graphs.items():
+            graph.write(temporary / name, function, inputs, outputs, plan.model.variables, external_data_over)
+        plan.write_companions(temporary)
+        comparison = plan.compare_onnx({name: CheckedSession(temporary / name) for name in graphs})
+        _describe(temporary, graphs, comparison, plan.described())
         folder = folders.move_new(temporary, path)
     return ExportReport(folder, comparison.largest, comparison.differences, tuple(graphs))
 
 
-def _export_clip(model, path, tokenizer, images, external_data_over):
-    model = clip.in_float32(model)
-    graphs = clip.onnx_graphs(model, images)
-    with folders.beside(path) as temporary:
-        _write(temporary, graphs, model, external_data_over)
-        clip.write_configs(temporary, model, images)
-        if tokenizer is not None:
-            tokenizer.save(temporary / "tokenizer.model")
-        opened = {name: check.Graph(temporary / name) for name in graphs}
-        comparison = clip.compare_onnx(model, opened, images)
-        _describe(temporary, graphs, comparison, {} if images is None else {"images": images.as_dict()})
-        folder = folders.move_new(temporary, path)
-    return ExportReport(folder, comparison.largest, comparison.differences, tuple(graphs))
+class CheckedSession:
+    """A written graph in ONNX Runtime: a function of a dict of arrays; what it does not load or run is no export."""
 
+    def __init__(self, path):
+        self.name = path.name
+        with self._refusals("load"):
+            self._session = OnnxSession(path, ["CPUExecutionProvider"])
 
-def _export_classifier(model, path, images, external_data_over):
-    classifier.check(model, images)
-    model = in_float32(model)
-    graphs = classifier.onnx_graphs(model, images)
-    with folders.beside(path) as temporary:
-        _write(temporary, graphs, model, external_data_over)
-        classifier.write_configs(temporary, model, images)
-        comparison = classifier.compare_onnx(model, check.Graph(temporary / "model.onnx"), images)
-        _describe(temporary, graphs, comparison, {"images": images.as_dict()})
-        folder = folders.move_new(temporary, path)
-    return ExportReport(folder, comparison.largest, comparison.differences, tuple(graphs))
+    def __call__(self, given):
+        with self._refusals("run"):
+            return self._session(given)
 
-
-def _write(folder, graphs, model, external_data_over):
-    for name, (function, inputs, outputs) in graphs.items():
-        graph.write(folder / name, function, inputs, outputs, model.variables, external_data_over)
+    @contextlib.contextmanager
+    def _refusals(self, act):
+        try:
+            yield
+        except UsageError as error:
+            reason = reason_of(error.__cause__ or error, 300)
+            raise UsageError(
+                f"The export failed its check: ONNX Runtime does not {act} {self.name} ({reason}); nothing was written."
+            ) from error
 
 
 def _describe(folder, graphs, comparison, options):
@@ -189,67 +134,3 @@ def _describe(folder, graphs, comparison, options):
         "differences_from_keras": comparison.differences,
     }
     (folder / "export.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def in_float32(model):
-    """The model itself, or one with its weights that computes in float32: CPUs have no kernels for half precision."""
-    if precision_of(model) == "float32":
-        return model
-    copy = _layer_in_float32(model)
-    if not is_graph_of_layers(model):  # which is built as soon as it is made
-        copy.build()
-    copy.set_weights(model.get_weights())
-    return copy
-
-
-def _layer_in_float32(layer):
-    if is_graph_of_layers(layer):
-        return keras.models.clone_model(layer, clone_function=_layer_in_float32)
-    return type(layer).from_config({**layer.get_config(), "dtype": "float32"})
-
-
-def _own_graph(model, input_signature):
-    """`(graphs, (endpoint, structure))` of another model: one function, traced as a signature is."""
-    own = own_endpoint(model, input_signature)
-    return {"model.onnx": _graph_of(own[0])}, own
-
-
-def _decoding_graphs(model, capacity):
-    """prefill.onnx and decode_step.onnx: the signatures of those names, with a state that enters and leaves as such."""
-    prefill, step = decoding_endpoints(model, capacity)
-    state = {spec.name for spec in step.inputs} - {"token"}
-    return {f"{endpoint.name}.onnx": _graph_of(endpoint, state) for endpoint in (prefill, step)}
-
-
-def _graph_of(endpoint, state=()):
-    """`(function, inputs, outputs)` of a signature; the tensors named in `state` are past.NAME and present.NAME."""
-    wrong = [spec.name for spec in [*endpoint.inputs, *endpoint.outputs.values()] if spec.dtype == tf.string]
-    if wrong:
-        raise UsageError(f"{wrong[0]!r} holds text, which ONNX Runtime has no operations for. Export a SavedModel.")
-    names = list(endpoint.outputs)
-    both = sorted({spec.name for spec in endpoint.inputs} & set(names) - set(state))
-    if both:
-        raise UsageError(
-            f"{both[0]!r} is the name of an input and of an output, which ONNX cannot hold. Rename one of the two."
-        )
-
-    def function(*tensors):
-        results = endpoint.function(*tensors)
-        return [results[name] for name in names]
-
-    def port(spec, prefix):
-        return graph.Port((prefix if spec.name in state else "") + spec.name, _axes(spec), spec.dtype)
-
-    inputs = [port(spec, PAST) for spec in endpoint.inputs]
-    outputs = [port(endpoint.outputs[name], PRESENT) for name in names]
-    return function, inputs, outputs
-
-
-def _axes(spec):
-    """Names for open axes. Two tensors share the name of the batch only: nothing says that their lengths are one."""
-    if spec.shape.rank is None:
-        raise UsageError(f"The rank of {spec.name!r} is unknown: ONNX needs to know it. Give input_signature=")
-    return tuple(
-        "batch_size" if i == 0 and size is None else f"{spec.name}_axis_{i}" if size is None else size
-        for i, size in enumerate(spec.shape)
-    )

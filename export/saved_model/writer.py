@@ -6,19 +6,14 @@ import json
 import tensorflow as tf
 
 import keras_attention
-from keras_attention.errors import UsageError
+from keras_attention.errors import UsageError, reason_of
 from keras_attention.export import folders
-from keras_attention.export.kinds import clip
-from keras_attention.export.kinds import images as classifier
-from keras_attention.export.kinds.answers import Answers
-from keras_attention.export.kinds.own import own_endpoint
+from keras_attention.export.kinds.choice import plan_for
+from keras_attention.export.plan import Given
+from keras_attention.export.precision import check_finite
 from keras_attention.export.quiet import quiet
 from keras_attention.export.report import ExportReport
-from keras_attention.export.saved_model import check, graph_scan
-from keras_attention.export.search_options import refuse_unused, search_options
-from keras_attention.export.signatures import capacity_of, decodes, decoding_endpoints, has_encoder, is_on_bytes
-from keras_attention.models.clip import CLIP
-from keras_attention.text import SentencePieceTokenizer
+from keras_attention.export.saved_model import graph_scan
 
 
 def export_saved_model(
@@ -103,97 +98,27 @@ def export_saved_model(
         >>> serve(text=tf.constant(["Good morning"]))["text"]
     """
     folders.check_versions(path)
-    if isinstance(model, CLIP):
-        why = "CLIP has no search, and what it takes is known"
-        given = {"beams": beams, "length_penalty": length_penalty, "max_length": max_length}
-        refuse_unused(why, **given, input_signature=input_signature, samples=samples)
-        return _export_clip(model, path, tokenizer, images)
-    if images is not None:
-        why = "a classifier of images has no search, and what it takes is known"
-        given = {"tokenizer": tokenizer, "beams": beams, "length_penalty": length_penalty, "max_length": max_length}
-        refuse_unused(why, **given, input_signature=input_signature, samples=samples)
-        return _export_classifier(model, path, images)
-    _refuse_unused(model, tokenizer, beams, length_penalty, max_length, input_signature, samples)
-    options = search_options(beams, length_penalty)
-    endpoints, capacity, own = {}, None, None
-    if decodes(model):
-        capacity = capacity_of(model, max_length, texts=tokenizer is not None and has_encoder(model))
-        endpoints = {endpoint.name: endpoint for endpoint in decoding_endpoints(model, capacity)}
-    if has_encoder(model):
-        answers = Answers(model, capacity, **options)
-        endpoints["generate"] = answers.generate()
-        if tokenizer is not None:
-            endpoints["translate"] = answers.translate(tokenizer)
-        endpoints["serving_default"] = endpoints["generate" if tokenizer is None else "translate"]
-    else:
-        own = own_endpoint(model, input_signature)
-        endpoints["serving_default"] = own[0]
+    check_finite(model)
+    given = Given(tokenizer, beams, length_penalty, max_length, input_signature, samples, images)
+    plan = plan_for(model, given, onnx=False)
+    endpoints = plan.endpoints()
     with folders.beside(path) as temporary:
-        _write(temporary, endpoints, model, tokenizer if has_encoder(model) else None)
+        _write(temporary, endpoints, plan.resources())
         graph_scan.check(temporary)
-        served = tf.saved_model.load(str(temporary)).signatures
-        comparison = check.compare(
-            model, served, capacity=capacity, tokenizer=tokenizer, own=own, samples=samples, **options
-        )
-        described = (options if has_encoder(model) else {}) | ({"max_length": capacity} if decodes(model) else {})
-        described |= {} if has_encoder(model) or tokenizer is None else {"tokenizer": tokenizer.as_dict()}
-        _describe(temporary, endpoints, comparison, described)
-        if has_encoder(model) and isinstance(tokenizer, SentencePieceTokenizer):
-            # For those who want to know how many ids a text has; the graph has its own.
-            tokenizer.save(temporary / "assets.extra" / "tokenizer.model")
+        comparison = plan.compare_served(tf.saved_model.load(str(temporary)).signatures)
+        _describe(temporary, endpoints, comparison, plan.described())
+        plan.write_extra_assets(temporary / "assets.extra")
         version = folders.move_as_version(temporary, path)
     return ExportReport(version, comparison.largest, comparison.differences, tuple(sorted(endpoints)))
 
 
-def _export_clip(model, path, tokenizer, images):
-    endpoints = {endpoint.name: endpoint for endpoint in clip.endpoints(model, tokenizer, images)}
-    endpoints["serving_default"] = endpoints["encode_image"]
-    with folders.beside(path) as temporary:
-        _write(temporary, endpoints, model, tokenizer)
-        graph_scan.check(temporary)
-        served = tf.saved_model.load(str(temporary)).signatures
-        comparison = clip.compare_served(model, served, tokenizer, images)
-        _describe(temporary, endpoints, comparison, {} if images is None else {"images": images.as_dict()})
-        version = folders.move_as_version(temporary, path)
-    return ExportReport(version, comparison.largest, comparison.differences, tuple(sorted(endpoints)))
-
-
-def _export_classifier(model, path, images):
-    classifier.check(model, images)
-    endpoints = {endpoint.name: endpoint for endpoint in classifier.endpoints(model, images)}
-    endpoints["serving_default"] = endpoints["classify"]
-    with folders.beside(path) as temporary:
-        _write(temporary, endpoints, model, None)
-        graph_scan.check(temporary)
-        served = tf.saved_model.load(str(temporary)).signatures
-        comparison = classifier.compare_served(model, served, images)
-        _describe(temporary, endpoints, comparison, {"images": images.as_dict(), "decodes": classifier.DECODED})
-        version = folders.move_as_version(temporary, path)
-    return ExportReport(version, comparison.largest, comparison.differences, tuple(sorted(endpoints)))
-
-
-def _refuse_unused(model, tokenizer, beams, length_penalty, max_length, input_signature, samples):
-    if has_encoder(model):
-        why = "what an encoder-decoder takes, and is compared on, is known"
-        refuse_unused(why, input_signature=input_signature, samples=samples)
-        if beams in (None, 1):
-            refuse_unused("the search is greedy without beams= of at least 2", length_penalty=length_penalty)
-        return
-    why = "the model has no encoder, so that the export holds no search and no texts"
-    refuse_unused(
-        why, tokenizer=None if is_on_bytes(model, tokenizer) else tokenizer, beams=beams, length_penalty=length_penalty
-    )
-    if not decodes(model):
-        refuse_unused("the model has no decoding state", max_length=max_length)
-
-
-def _write(folder, endpoints, model, tokenizer):
+def _write(folder, endpoints, resources):
     holder = tf.Module()
     # Only what the functions use: no optimizer's slots, no metrics.
     holder.weights = list({id(v): v for e in endpoints.values() for v in e.concrete.variables}.values())
     holder.resources = [
         part
-        for root in (model, tokenizer)
+        for root in resources
         if isinstance(root, tf.__internal__.tracking.Trackable)
         for part in tf.train.TrackableView(root).descendants()
         if isinstance(part, tf.saved_model.experimental.TrackableResource)
@@ -204,10 +129,9 @@ def _write(folder, endpoints, model, tokenizer):
                 holder, str(folder), signatures={name: endpoint.concrete for name, endpoint in endpoints.items()}
             )
     except AssertionError as error:
-        reason = " ".join(str(error).split())[:300]
         raise UsageError(
-            f"The model uses a table or variable that is no attribute of it ({reason}). Make it an attribute of the "
-            "model or of one of its layers."
+            f"The model uses a table or variable that is no attribute of it ({reason_of(error, 300)}). Make it an "
+            "attribute of the model or of one of its layers."
         ) from error
 
 
