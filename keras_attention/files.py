@@ -1,5 +1,6 @@
-"""Files as every part of the package reads them: strict JSON, and folders of numbered versions."""
+"""Files and folders as every part of the package takes them: strict JSON, numbered versions, parents that were made."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -62,3 +63,15 @@ def newest_version(folder):
 def is_version(entry):
     """Whether a path is the folder of one version."""
     return entry.name.isascii() and entry.name.isdigit() and entry.is_dir()
+
+
+def absent(path):
+    """The folders that must be made for `path` to be one: itself and its parents, as far as they are not there."""
+    return [folder for folder in (Path(path), *Path(path).parents) if not folder.exists()]
+
+
+def remove_empty(folders):
+    """Removes those of the folders that are empty, innermost first, as `absent` lists them."""
+    with contextlib.suppress(OSError):  # the first that holds something, and its parents, stay
+        for folder in folders:
+            folder.rmdir()

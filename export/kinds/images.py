@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_attention.errors import UsageError, reason_of
 from keras_attention.export.boundary import Endpoint
 from keras_attention.export.comparing import BATCHES
-from keras_attention.export.kinds.image_pixels import colours, luma, normalised, processor_config, sized
+from keras_attention.export.kinds.image_pixels import colours, decoded, luma, normalised, processor_config, sized
 from keras_attention.export.onnx_folder.graph import Port
 from keras_attention.export.plan import ExportPlan
 from keras_attention.export.precision import in_float32, precision_of
@@ -85,10 +85,7 @@ class ImageClassifierPlan(ExportPlan):
 
         def classify_bytes(encoded):
             def one(content):
-                # As many channels as the file has: an alpha channel would be cut off otherwise.
-                pixels = tf.io.decode_image(content, channels=0, expand_animations=False)
-                pixels.set_shape([None, None, None])
-                return sized(colours(pixels[None], images.channels), images)[0]
+                return sized(colours(decoded(content)[None], images.channels), images)[0]
 
             spec = tf.TensorSpec([images.height, images.width, images.channels], tf.float32)
             return answers(tf.map_fn(one, encoded, fn_output_signature=spec))

@@ -11,9 +11,9 @@ from tiny_language_model import TinyLanguageModel
 from keras_attention.errors import UsageError
 from keras_attention.export import export_onnx, export_saved_model, folders
 from keras_attention.export.comparing import answer_scores
-from keras_attention.export.onnx_folder.writer import in_float32
+from keras_attention.export.precision import in_float32, precision_of
 from keras_attention.export.quiet import quiet
-from keras_attention.export.report import Comparison, precision_of
+from keras_attention.export.report import Comparison
 from keras_attention.export.signatures import capacity_of
 from keras_attention.generation.best_answer import best_answer
 from keras_attention.models import Transformer

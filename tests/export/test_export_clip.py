@@ -12,10 +12,12 @@ import tensorflow as tf
 from keras_attention.errors import UsageError
 from keras_attention.export import export_onnx, export_saved_model
 from keras_attention.export.kinds import clip
+from keras_attention.export.plan import Given
 from keras_attention.images import ImageInput
 from keras_attention.models import CLIP, TextEncoder, ViT
 from keras_attention.text import SentencePieceTokenizer
 
+GRAPHS = ("model.onnx", "text_model.onnx", "vision_model.onnx")
 P = 6
 IMAGES = ImageInput(height=9, width=12, channels=3, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
 
@@ -89,7 +91,7 @@ def test_an_onnx_folder_has_optimums_names(tokenizer, tmp_path, rng):
     report = export_onnx(model, tmp_path / "clip", tokenizer=tokenizer, images=IMAGES)
     assert report.largest_difference < 1e-4
     names = {path.name for path in report.path.iterdir()}
-    files = {"config.json", "preprocessor_config.json", "tokenizer.model", "export.json", *clip.FILES}
+    files = {"config.json", "preprocessor_config.json", "tokenizer.model", "export.json", *GRAPHS}
     assert names == files
 
     def ports(values):
@@ -133,7 +135,7 @@ def test_grey_images_and_normalised_ones(tokenizer, tmp_path, rng):
     grey = clip_of(tokenizer.vocab_size, channels=1)
     report = export_saved_model(grey, tmp_path / "clip")
     assert set(report.signatures) == {"encode_image", "encode_ids", "similarities", "serving_default"}
-    graph, inputs, _ = clip.onnx_graphs(grey)["vision_model.onnx"]
+    graph, inputs, _ = clip.ClipPlan(grey, Given(), onnx=True).graphs()["vision_model.onnx"]
     assert inputs[0].axes == ("image_batch_size", 3, 9, 12)
     pixels = rng.normal(size=(2, 9, 12, 1)).astype(np.float32)
     three = tf.constant(np.repeat(pixels.transpose(0, 3, 1, 2), 3, axis=1))

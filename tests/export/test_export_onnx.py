@@ -14,8 +14,11 @@ import tensorflow as tf
 
 from keras_attention.errors import UsageError
 from keras_attention.export import export_onnx
+from keras_attention.export.kinds import own
 from keras_attention.export.kinds.translation_graphs import TransformerGraphs
-from keras_attention.export.onnx_folder import check, graph
+from keras_attention.export.onnx_folder import graph
+from keras_attention.export.onnx_folder.writer import CheckedSession
+from keras_attention.export.report import Comparison
 from keras_attention.generation import greedy
 from keras_attention.generation.best_answer import best_answer
 from keras_attention.generation.limits import answer_limits
@@ -447,11 +450,11 @@ def test_text_has_no_onnx(tmp_path):
 
 
 def test_a_failed_check_leaves_nothing(tmp_path, monkeypatch):
-    def wrong(model, path, own, samples):
-        assert path.is_file()
-        check.Comparison("float32").numbers("scores", np.zeros(2), np.array([0.0, np.nan]))
+    def wrong(plan, sessions):
+        assert list(sessions) == ["model.onnx"]
+        Comparison("float32").numbers("scores", np.zeros(2), np.array([0.0, np.nan]))
 
-    monkeypatch.setattr(check, "compare_own", wrong)
+    monkeypatch.setattr(own.OwnModelPlan, "compare_onnx", wrong)
     with pytest.raises(UsageError, match="scores differs from Keras by nan"):
         export_onnx(small_model(), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
@@ -461,14 +464,14 @@ def test_a_file_that_does_not_load_is_an_error(tmp_path):
     path = tmp_path / "broken.onnx"
     path.write_bytes(b"nothing")
     with pytest.raises(UsageError, match=r"ONNX Runtime does not load broken.onnx"):
-        check.Graph(path)
+        CheckedSession(path)
 
 
 def test_a_graph_that_does_not_run_is_an_error(exported):
     _, _, report, _ = exported
-    encoder = check.Graph(report.path / "encoder_model.onnx")
-    ids = np.ones((1, 3), np.int32)  # int64 is what it takes
-    with pytest.raises(UsageError, match=r"does not run encoder_model.onnx \(.*int32.*nothing was written"):
+    encoder = CheckedSession(report.path / "encoder_model.onnx")
+    ids = np.ones(3, np.int64)  # without a batch
+    with pytest.raises(UsageError, match=r"does not run encoder_model.onnx \(.*rank.*nothing was written"):
         encoder({"input_ids": ids, "attention_mask": ids})
 
 

@@ -13,7 +13,9 @@ from tiny_language_model import TinyLanguageModel
 
 from keras_attention.errors import UsageError
 from keras_attention.export import export_saved_model
-from keras_attention.export.saved_model import check, graph_scan
+from keras_attention.export.kinds import own
+from keras_attention.export.report import Comparison
+from keras_attention.export.saved_model import graph_scan
 from keras_attention.export.state_names import named, packed
 from keras_attention.generation import beam_search, greedy, greedy_uncached
 from keras_attention.generation.best_answer import best_answer
@@ -490,14 +492,13 @@ def test_next_version(tmp_path):
 
 
 def test_failed_check_leaves_nothing(tmp_path, monkeypatch):
-    def wrong(model, served, **_):
-        comparison = check.Comparison("float32")
-        comparison.numbers("scores", np.array([1.0, 2.0]), np.array([1.0, 2.5]))
+    def wrong(plan, served):
+        Comparison("float32").numbers("scores", np.array([1.0, 2.0]), np.array([1.0, 2.5]))
 
-    monkeypatch.setattr(check, "compare", wrong)
+    monkeypatch.setattr(own.OwnModelPlan, "compare_served", wrong)
     with pytest.raises(UsageError, match=r"scores differs from Keras by 0\.5.*othing was written"):
         export_saved_model(small_model(), tmp_path / "sub" / "model")
-    assert list((tmp_path / "sub").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("content", ["file", "folder", "link"])

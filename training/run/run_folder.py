@@ -3,11 +3,11 @@
 import fcntl
 import json
 import os
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from keras_attention.errors import UsageError
-from keras_attention.files import read_json
+from keras_attention.files import absent, read_json, remove_empty
 from keras_attention.inference.keras_models import load_keras_model
 
 _CURE = "Restore it from a copy."
@@ -37,13 +37,6 @@ def write_atomically(path, write):
         os.fsync(folder)  # the new name itself must survive a power cut
     finally:
         os.close(folder)
-
-
-def _remove_empty(folders):
-    """Remove those of the folders, the innermost first, that are there and hold nothing."""
-    for folder in folders:
-        with suppress(OSError):
-            folder.rmdir()
 
 
 class RunFolder:
@@ -89,12 +82,12 @@ class RunFolder:
         if not is_new and not self.path.is_dir():
             raise UsageError(f"{self.path} is a file. The run needs a folder; give another --out.")
         self._check_content(resume)
-        made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        made = absent(self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = open(self.path / ".lock", "a")  # noqa: SIM115 closed below, after the caller's block
         except OSError as error:
-            _remove_empty(made)
+            remove_empty(made)
             raise UsageError(f"{self.path} cannot be written ({error.strerror}). Give another --out.") from None
         with lock:
             try:
@@ -110,7 +103,7 @@ class RunFolder:
                 # After an error before the run began, nothing stays.
                 if [entry.name for entry in self.path.iterdir()] == [".lock"]:
                     (self.path / ".lock").unlink()
-                    _remove_empty(made)
+                    remove_empty(made)
 
     def _check_content(self, resume):
         if resume:
