@@ -15,6 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+# Its assertions say what they compared, as those of test files do.
+pytest.register_assert_rewrite("contract")
+
 
 def pytest_collection_finish():
     """What the imports made stays to the end: the collector need not look at it again, nor at every small graph."""

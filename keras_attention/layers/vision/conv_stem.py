@@ -3,6 +3,7 @@
 import keras
 
 from keras_attention.ops.basics import checks
+from keras_attention.ops.vision import patch_grids
 from keras_attention.recorded import Recorded
 
 
@@ -65,7 +66,7 @@ class ConvStem(Recorded, keras.layers.Layer):
 
     def call(self, x):
         for convolution, normalization in zip(self.convolutions, self.normalizations):
-            x = self.activation(normalization(convolution(x)))
+            x = self.activation(normalization(patch_grids.convolved(convolution, x)))
         return x
 
     def compute_output_shape(self, x_shape):

@@ -47,7 +47,7 @@ class PatchEmbedding(Recorded, keras.layers.Layer):
         self.projection.build(x_shape)
 
     def call(self, x):
-        return self.projection(patch_grids.pad_to_multiple(x, self.patch_size))
+        return patch_grids.convolved(self.projection, patch_grids.pad_to_multiple(x, self.patch_size))
 
     def compute_output_shape(self, x_shape):
         batch, *sizes, _ = x_shape

@@ -68,6 +68,16 @@ def linear_matrix(size, source, dtype=tf.float32):
     return tf.nn.relu(1 - tf.abs(place - tf.range(source, dtype=dtype)))
 
 
+def convolved(convolution, x):
+    """`convolution(x)` of a `keras.layers.Conv2D`, of a batch that is known to be empty too.
+
+    TensorFlow on a CPU (with oneDNN, in float32) then gives an empty tensor of the input's shape.
+    """
+    if x.shape[0] == 0:
+        return convolution(tf.zeros([1, *x.shape[1:]], x.dtype))[:0]
+    return convolution(x)
+
+
 def resize_table(table, height, width, matrix=bicubic_matrix):
     """A table float32 [h, w, E] over a grid, resized to [height, width, E]; sizes may be scalar tensors.
 
