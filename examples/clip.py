@@ -27,7 +27,7 @@ def main(images, captions, minutes="3"):
     task = ImageInput.from_dict(run.read_config()["image_input"], run.config_path)
 
     pixels = np.load(images)["images"][::10]
-    vectors = model.encode_image(task.normalised(task.pixels(pixels)))
+    vectors = model.encode_image(task.normalized(task.pixels(pixels)))
     similarities = model.similarities(vectors, model.encode_text(tokenizer.tokenize(TEXTS)))
     for text, column in zip(TEXTS, np.transpose(similarities)):
         print(f"{text}: images {', '.join(str(10 * i) for i in np.argsort(-column)[:5])}")

@@ -3,15 +3,17 @@
 import math
 
 from keras_attention.errors import UsageError
+from keras_attention.generation.arguments import LENGTH_PENALTY
+from keras_attention.scalars import is_whole
 
-BEAMS, LENGTH_PENALTY = 1, 0.6
+BEAMS = 1
 
 
 def search_options(beams, length_penalty):
     """dict of "beams" and "length_penalty", with their defaults for None; raises `UsageError` for impossible values."""
     beams = BEAMS if beams is None else beams
     length_penalty = LENGTH_PENALTY if length_penalty is None else length_penalty
-    if isinstance(beams, bool) or not hasattr(beams, "__index__") or beams < 1:
+    if not is_whole(beams, 1):
         raise UsageError(f"beams must be a whole number of at least 1. Got {beams!r}.")
     if not math.isfinite(length_penalty):
         raise UsageError(f"length_penalty must be a finite number. Got {length_penalty}.")

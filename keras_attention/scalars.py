@@ -2,7 +2,7 @@
 
 
 def is_whole(value, least, most=None):
-    """Whether `value` is an integer (NumPy's included) of at least `least`, and of at most `most` where that is given."""
+    """Whether `value` is an integer, NumPy's included, of at least `least`, and at most `most` where that is given."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         return False
     return least <= value.__index__() and (most is None or value.__index__() <= most)

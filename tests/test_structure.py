@@ -9,7 +9,7 @@ from source_tree import FOLDERS, ROOT, imported, modules
 
 # Lower parts never import higher ones; parts of one level know each other unless they stand apart.
 LEVELS = [
-    ("errors", "files", "backend", "lazy_names", "console", "recorded"),
+    ("errors", "files", "backend", "lazy_names", "console", "recorded", "scalars"),
     ("ops", "text", "images"),
     ("mechanisms",),
     ("layers",),

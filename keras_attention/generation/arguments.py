@@ -1,10 +1,12 @@
 """Checks and defaults that the searches share."""
 
-import operator
-
 import tensorflow as tf
 
 from keras_attention.errors import UsageError
+from keras_attention.scalars import is_whole
+
+# The exponent of a beam search's length penalty where none is given: a usual choice for translation.
+LENGTH_PENALTY = 0.6
 
 
 def start_token_vector(start_tokens):
@@ -28,13 +30,9 @@ def check_penalty(beams, length_penalty):
 
 def whole_number(name, value, *, least):
     """`value` as a Python int that is at least `least`; the error names the argument."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool) or number < least:
+    if not is_whole(value, least):
         raise ValueError(f"{name} must be a whole number of at least {least}. Got {value!r}.")
-    return number
+    return int(value)
 
 
 def row_limits(max_new_tokens, start_tokens, buffer_length):

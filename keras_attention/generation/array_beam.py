@@ -4,11 +4,22 @@ import math
 
 import numpy as np
 
+from keras_attention.generation.arguments import LENGTH_PENALTY
 from keras_attention.generation.result import GenerationResult
 
 
 def array_beam_search(
-    step, reorder, state, start_tokens, *, beams, end_id, pad_id, max_new_tokens, length_penalty=0.6, forbidden=()
+    step,
+    reorder,
+    state,
+    start_tokens,
+    *,
+    beams,
+    end_id,
+    pad_id,
+    max_new_tokens,
+    length_penalty=LENGTH_PENALTY,
+    forbidden=(),
 ):
     """What `beam_search` computes, to the same rules and in float32; see there. With one beam, the greedy search.
 

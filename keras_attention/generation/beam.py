@@ -4,11 +4,12 @@ import math
 
 import tensorflow as tf
 
-from keras_attention.generation.arguments import row_limits, start_token_vector, token_ids, whole_number
+from keras_attention.generation.arguments import LENGTH_PENALTY, row_limits, start_token_vector, token_ids, whole_number
 from keras_attention.generation.array_beam import proposals_of
 from keras_attention.generation.loop import run_loop
 from keras_attention.generation.next_tokens import best_tokens
 from keras_attention.generation.result import GenerationResult
+from keras_attention.text.special_ids import PAD_ID
 
 
 def length_penalty_of(lengths, alpha):
@@ -25,9 +26,9 @@ def beam_search(
     *,
     beams,
     end_id,
-    pad_id=0,
+    pad_id=PAD_ID,
     max_new_tokens,
-    length_penalty=0.6,
+    length_penalty=LENGTH_PENALTY,
     forbidden=(),
     buffer_length=None,
 ):

@@ -2,13 +2,14 @@
 
 import tensorflow as tf
 
+from keras_attention.generation.arguments import LENGTH_PENALTY
 from keras_attention.generation.beam import beam_search
 from keras_attention.generation.greedy import greedy
 from keras_attention.generation.result import GenerationResult
 from keras_attention.text.special_ids import BOS_ID, EOS_ID, PAD_ID
 
 
-def best_answer(decoder, state, *, limits, beams=1, length_penalty=0.6):
+def best_answer(decoder, state, *, limits, beams=1, length_penalty=LENGTH_PENALTY):
     """Decode from the begin-of-sentence token and keep the best hypothesis of each row.
 
     Padding and begin of sentence are never generated: the decoder reads over the one, and neither is part of a text.

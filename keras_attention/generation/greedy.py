@@ -6,10 +6,11 @@ from keras_attention.generation.arguments import row_limits, start_token_vector,
 from keras_attention.generation.loop import run_loop
 from keras_attention.generation.next_tokens import best_tokens
 from keras_attention.generation.result import GenerationResult
+from keras_attention.text.special_ids import PAD_ID
 
 
 @tf.autograph.experimental.do_not_convert
-def greedy(step, state, start_tokens, *, end_id, pad_id=0, max_new_tokens, forbidden=(), buffer_length=None):
+def greedy(step, state, start_tokens, *, end_id, pad_id=PAD_ID, max_new_tokens, forbidden=(), buffer_length=None):
     """Extend every row by its most probable next token until it ends.
 
     One call of `step` a token for the whole batch; the loop stops when the last row has ended. Runs eagerly, inside

@@ -4,9 +4,12 @@ import tensorflow as tf
 
 from keras_attention.generation.arguments import start_token_vector
 from keras_attention.generation.greedy import greedy
+from keras_attention.text.special_ids import PAD_ID
 
 
-def greedy_uncached(logits_fn, start_tokens, *, end_id, pad_id=0, max_new_tokens, forbidden=(), buffer_length=None):
+def greedy_uncached(
+    logits_fn, start_tokens, *, end_id, pad_id=PAD_ID, max_new_tokens, forbidden=(), buffer_length=None
+):
     """`greedy`, with a model that reads all tokens so far again for every new one.
 
     Token n costs a pass over n positions, so N tokens cost N (N + 1) / 2 positions instead of N. It is here as the

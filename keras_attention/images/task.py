@@ -6,6 +6,7 @@ import numpy as np
 
 from keras_attention.errors import UsageError, reason_of
 from keras_attention.images.files import MAX_PIXELS, resized
+from keras_attention.scalars import is_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +34,11 @@ class ImageInput:
         # From JSON they come as lists.
         for name in ("mean", "std"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        if isinstance(self.channels, bool) or self.channels not in (1, 3):
+        if not is_whole(self.channels, 1) or self.channels not in (1, 3):
             raise UsageError(f"channels must be 1 (grey) or 3 (RGB). Got {self.channels!r}.")
         for name in ("height", "width"):
             size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            if not is_whole(size, 1):
                 raise UsageError(f"{name} must be a number of pixels. Got {size!r}.")
         if self.height * self.width > MAX_PIXELS:
             raise UsageError(
@@ -67,10 +68,18 @@ class ImageInput:
         """Images uint8 [h, w, channels] of any sizes as one array uint8 [B, height, width, channels]."""
         return np.stack([resized(image, self.height, self.width) for image in images])
 
-    def normalised(self, pixels):
-        """Pixels uint8 [..., channels] as the float32 numbers that the model takes."""
+    def normalized(self, pixels):
+        """Pixels [..., channels] from 0 to 255 as the float32 numbers that the model takes.
+
+        Args:
+            pixels: a NumPy array, or a float32 tensor.
+        """
         mean, std = (np.asarray(values, np.float32) for values in (self.mean, self.std))
-        return (pixels.astype(np.float32) / np.float32(255) - mean) / std
+        pixels = pixels.astype(np.float32) if isinstance(pixels, np.ndarray) else pixels
+        return (pixels / np.float32(255) - mean) / std
+
+    # As it was called at first.
+    normalised = normalized
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +94,7 @@ class ImageTask(ImageInput):
 
     Example:
         >>> task = ImageTask(labels=("cat", "dog"), height=64, width=64, channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
-        >>> task.normalised(task.pixels([read_image("cat.jpg"), read_image("dog.png")])).shape
+        >>> task.normalized(task.pixels([read_image("cat.jpg"), read_image("dog.png")])).shape
         (2, 64, 64, 3)
     """
 

@@ -126,7 +126,7 @@ class RunBackend:
         """float32 [B, N] of pixels uint8 [B, H, W, C]."""
         import tensorflow as tf
 
-        return _softmax(self._logits(tf.constant(self.task.normalised(pixels))).numpy())
+        return _softmax(self._logits(tf.constant(self.task.normalized(pixels))).numpy())
 
 
 class SavedModelBackend:
@@ -163,7 +163,7 @@ class OnnxBackend:
 
     def probabilities(self, pixels):
         """float32 [B, N] of pixels uint8 [B, H, W, C]."""
-        values = self.task.normalised(pixels).transpose(0, 3, 1, 2)
+        values = self.task.normalized(pixels).transpose(0, 3, 1, 2)
         values = np.ascontiguousarray(np.broadcast_to(values, (len(values), 3, *values.shape[2:])))
         return _softmax(self._graph({"pixel_values": values})["logits"])
 

@@ -2,13 +2,14 @@
 
 from keras_attention.errors import UsageError
 from keras_attention.files import read_json
-from keras_attention.generation.arguments import check_penalty
+from keras_attention.generation.arguments import LENGTH_PENALTY, check_penalty
 from keras_attention.generation.limits import answer_limits
 from keras_attention.inference.folders import ENCODER_DECODER
 from keras_attention.inference.keras_models import check_vocabulary
 from keras_attention.inference.onnx_decoder import OnnxDecoder
 from keras_attention.inference.saved_model import SavedModel
 from keras_attention.inference.source_ids import source_ids
+from keras_attention.scalars import is_number, is_whole
 from keras_attention.text import BOS_ID, EOS_ID, PAD_ID, SentencePieceTokenizer
 
 _LONGEST = 2**31 - 1
@@ -123,7 +124,7 @@ class _Settings:
     def whole_number(self, name, default, least=0, most=_LONGEST):
         path, value = self._stored(name)
         value = default if value is None else value
-        if not _is_whole(value, least, most):
+        if not is_whole(value, least, most):
             raise UsageError(
                 f"{path} must say {name!r}, a whole number from {least} to {most}. Got {value!r}; export the model "
                 "again."
@@ -135,21 +136,17 @@ class _Settings:
         path, value = self._stored(name)
         value = default if value is None else value
         ids = value if isinstance(value, list) and value else [value]
-        if not all(_is_whole(id, 0, _LONGEST) for id in ids):
+        if not all(is_whole(id, 0, _LONGEST) for id in ids):
             raise UsageError(
                 f"{path} must say {name!r}, an id or a list of ids. Got {value!r}; export the model again."
             )
         return tuple(ids)
 
 
-def _is_whole(value, least, most):
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
 def _exported_penalty(path):
     options = read_json(path).get("options", {}) if path.is_file() else {}
-    penalty = options.get("length_penalty", 0.6) if isinstance(options, dict) else options
-    if isinstance(penalty, bool) or not isinstance(penalty, (int, float)) or not abs(penalty) < _LONGEST:
+    penalty = options.get("length_penalty", LENGTH_PENALTY) if isinstance(options, dict) else options
+    if not is_number(penalty) or not abs(penalty) < _LONGEST:
         raise UsageError(
             f"{path} must give a finite number as length_penalty. Got {penalty!r}; export the model again."
         )

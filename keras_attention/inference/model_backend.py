@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 import tensorflow as tf
 
-from keras_attention.generation.arguments import check_penalty
+from keras_attention.generation.arguments import LENGTH_PENALTY, check_penalty
 from keras_attention.generation.best_answer import best_answer
 from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.generation.limits import answer_limits
@@ -42,7 +42,7 @@ class ModelBackend:
         """
         beams = beams or 1
         check_penalty(beams, length_penalty)
-        penalty = tf.constant(0.6 if length_penalty is None else length_penalty, tf.float32)
+        penalty = tf.constant(LENGTH_PENALTY if length_penalty is None else length_penalty, tf.float32)
         source = source_ids(self.tokenizer, texts, self.max_length)
         tokens = self._function(beams)(tf.constant(source), penalty)
         return self.tokenizer.decode(tokens.numpy())

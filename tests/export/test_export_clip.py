@@ -66,7 +66,7 @@ def test_a_saved_model_encodes_pixels_and_texts_by_itself(tokenizer, tmp_path, r
     )
     assert child.returncode == 0, child.stderr[-2000:]
     got = np.load(tmp_path / "out.npz")
-    want = model.encode_image(IMAGES.normalised(pixels))
+    want = model.encode_image(IMAGES.normalized(pixels))
     np.testing.assert_allclose(got["image"], want, atol=1e-5)
     np.testing.assert_allclose(got["default"], want, atol=1e-5)
     ids = tokenizer.tokenize(["the cat sat", "", "a mat " * 9], truncate=8)
@@ -81,7 +81,7 @@ def test_a_saved_model_encodes_pixels_and_texts_by_itself(tokenizer, tmp_path, r
     np.testing.assert_allclose(got, want, atol=1e-5)
     large = np.repeat(np.repeat(pixels, 2, axis=1), 2, axis=2)
     near = served["encode_image"](images=tf.constant(large))["image_embeds"]
-    assert np.sum(near * model.encode_image(IMAGES.normalised(pixels)), axis=1).min() > 0.9
+    assert np.sum(near * model.encode_image(IMAGES.normalized(pixels)), axis=1).min() > 0.9
 
 
 def test_an_onnx_folder_has_optimums_names(tokenizer, tmp_path, rng):

@@ -71,17 +71,22 @@ def fit_translation(out):
     labels = rng.integers(1, 9, (8, 4)).astype("int32")
     labels[[2, 3, 6, 7], 1:] = 0
 
-    def trained(rate, jit=False):
+    def trained(rate, jit=False, optimizer=FusedAdam, **options):
         keras.utils.set_random_seed(4)
         sizes = {"d_model": 8, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "mlp_dim": 12}
-        model = Transformer(9, 9, dropout_rate=rate, attention_dropout_rate=rate, seed=1, **sizes)
+        model = Transformer(9, 9, dropout_rate=rate, attention_dropout_rate=rate, seed=1, **sizes, **options)
         model.build()
-        model.compile(FusedAdam(0.05, epsilon=1e-3), MaskedCrossentropy(0.1), metrics=[TokenLoss(0.1)], jit_compile=jit)
+        model.compile(optimizer(0.05, epsilon=1e-3), MaskedCrossentropy(0.1), metrics=[TokenLoss(0.1)], jit_compile=jit)
         history = model.fit(batch, labels, batch_size=4, epochs=2, shuffle=False, verbose=0)
         return [[x for w in model.trainable_variables for x in np.ravel(w)], history.history["loss"]]
 
+    # Tables whose gradients come by lookups alone: embeddings that are no output, positions, distances.
+    tables = [{"positions": positions, "tie_output": False} for positions in ("learned", "relative")]
+    tables = [{"optimizer": keras.optimizers.Adam, "max_length": 9, **options} for options in tables]
     out["translation of one"] = trained(0.0)
+    out["tables of one"] = [trained(0.0, **options) for options in tables]
     with STRATEGY.scope():
+        out["tables of two"] = [trained(0.0, **options) for options in tables]
         out["translation of two"] = trained(0.0)
         out["translation with dropout"] = trained(0.2)
         try:

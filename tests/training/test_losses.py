@@ -311,6 +311,13 @@ def test_case_27_translation_on_two_replicas(models_on_replicas):
 
 
 @pytest.mark.slow
+def test_case_91_tables_on_two_replicas_with_keras_adam(models_on_replicas):
+    """Rows of a table that both replicas look up are summed before Adam squares them."""
+    for (want, _), (got, _) in zip(models_on_replicas["tables of one"], models_on_replicas["tables of two"]):
+        np.testing.assert_allclose(got, want, atol=1e-4)
+
+
+@pytest.mark.slow
 def test_pairs_on_two_replicas_are_compared_with_all_pairs(models_on_replicas):
     """CLIP's weights and losses; a text that stands on both replicas is nobody's wrong answer on either."""
     replicas = models_on_replicas

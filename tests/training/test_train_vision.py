@@ -104,7 +104,7 @@ def test_a_run_learns_and_leaves_every_piece(finished, stripes):
     best = max(history, key=lambda record: (record["val_accuracy"], -record["val_loss"]))
     data = split_images(read_source(str(stripes)), validation=0.1, test=0.2)
     split = data.splits["validation"]
-    logits = np.asarray(folder.load_model()(data.task.normalised(split.images)))
+    logits = np.asarray(folder.load_model()(data.task.normalized(split.images)))
     assert measured(logits, split.labels)["accuracy"] == pytest.approx(best["val_accuracy"])
     assert measured(logits, split.labels)["loss"] == pytest.approx(metrics["validation/loss"], rel=1e-4)
     confusion = json.loads((out / "confusion_matrix.json").read_text(encoding="utf-8"))

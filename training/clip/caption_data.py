@@ -12,7 +12,7 @@ from keras_attention.text.special_ids import BOS_ID, EOS_ID, PAD_ID
 from keras_attention.training.clip.caption_sources import Captioned
 from keras_attention.training.run.epochs import epoch_dataset
 from keras_attention.training.translation import pairs
-from keras_attention.training.vision.image_data import normalised, pixel_statistics
+from keras_attention.training.vision.image_data import pixel_statistics
 
 SPLITS = ("train", "validation", "gallery")
 
@@ -169,7 +169,7 @@ class PairBatches:
             text = tf.reshape(planned[count + cut[0] * length : count + cut[1] * length], [size, length])
             # Pairs have no classes: the augmentation's labels are not looked at.
             changed, _ = self.augmentation(tf.cast(tf.gather(pixels, chosen), tf.float32), tf.zeros([size, 1]), cut[2])
-            return ({"images": normalised(changed, self.images), "text": tf.cast(text, tf.int32)},)
+            return ({"images": self.images.normalized(changed), "text": tf.cast(text, tf.int32)},)
 
         return epoch_dataset(self, gather, first_epoch, first_step)
 
@@ -177,4 +177,4 @@ class PairBatches:
 def evaluation_pairs(part, texts, images):
     """`{"images", "text"}`, all pairs of a split in order, never changed, with their whole texts."""
     pixels = tf.cast(part.images, tf.float32)
-    return {"images": normalised(pixels, images), "text": tf.constant(texts.whole())}
+    return {"images": images.normalized(pixels), "text": tf.constant(texts.whole())}

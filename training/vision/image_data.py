@@ -151,7 +151,7 @@ class ImageBatches:
             pixels = tf.cast(tf.gather(images, chosen), tf.float32)
             targets = tf.one_hot(tf.gather(labels, chosen), len(self.task.labels))
             pixels, targets = self.augmentation(pixels, targets, cut[2])
-            return normalised(pixels, self.task), targets
+            return self.task.normalized(pixels), targets
 
         return epoch_dataset(self, gather, first_epoch, first_step)
 
@@ -163,10 +163,5 @@ def evaluation_dataset(part, task, batch_size=256):
     count = len(task.labels)
     data = tf.data.Dataset.from_tensor_slices((part.images, part.labels)).batch(batch_size)
     return data.map(
-        lambda images, labels: (normalised(tf.cast(images, tf.float32), task), tf.one_hot(labels, count))
+        lambda images, labels: (task.normalized(tf.cast(images, tf.float32)), tf.one_hot(labels, count))
     ).prefetch(2)
-
-
-def normalised(pixels, task):
-    """Pixels float [..., C] from 0 to 255 as the numbers that the model takes; see `ImageTask`."""
-    return (pixels / 255.0 - tf.constant(task.mean, tf.float32)) / tf.constant(task.std, tf.float32)

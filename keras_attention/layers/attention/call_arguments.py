@@ -10,18 +10,19 @@ def inputs(v, k, q, memory):
     given = [name for name, x in (("v", v), ("k", k), ("q", q)) if x is not None]
     if memory is not None and given not in (["q"], ["v"]):
         raise ValueError(f"With memory= give the queries alone, as q=. Got {', '.join(given) or 'no input'}.")
-    if len(given) == 1:
-        return next(x for x in (v, k, q) if x is not None), None, None
-    if len(given) != 3:
+    if len(given) not in (1, 3):
         raise ValueError(
             f"Give one input (self-attention) or three in the order (v, k, q). Got {', '.join(given) or 'none'}; "
             "Keras' order (query, value) would be mha(v=value, k=value, q=query) here."
         )
-    inputs = (v, None, None) if v is k and k is q else (v, k, q)
-    for name, x in zip("vkq", inputs):
-        if x is not None and hasattr(x, "shape"):
+    if len(given) == 1:
+        v, k, q = next(x for x in (v, k, q) if x is not None), None, None
+    elif v is k and k is q:
+        k = q = None
+    for name, x in (("v", v), ("k", k), ("q", q)):
+        if hasattr(x, "shape"):  # a list has none until Keras has made a tensor of it
             check_input(name, x.shape)
-    return inputs
+    return v, k, q
 
 
 def check_input(name, shape):

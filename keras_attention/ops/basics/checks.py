@@ -2,31 +2,35 @@
 
 import tensorflow as tf
 
+from keras_attention.scalars import is_number, is_whole
+
 
 def positive_int(name, value):
     """Returns `value` as an int, or raises where it is not an integer of at least 1."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < 1:
-        raise ValueError(f"{name} must be an integer of at least 1. Got {name}={value!r}.")
-    return int(value)
+    return _whole(name, value, 1)
 
 
 def nonnegative_int(name, value):
     """Returns `value` as an int, or raises where it is not an integer of at least 0."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < 0:
-        raise ValueError(f"{name} must be an integer of at least 0. Got {name}={value!r}.")
+    return _whole(name, value, 0)
+
+
+def _whole(name, value, least):
+    if not is_whole(value, least):
+        raise ValueError(f"{name} must be an integer of at least {least}. Got {name}={value!r}.")
     return int(value)
 
 
 def rate(name, value):
     """Returns a dropout rate as a float, or raises where it is outside [0, 1)."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+    if not is_number(value) or not 0 <= value < 1:
         raise ValueError(f"{name} must be a number of at least 0 and below 1. Got {name}={value!r}.")
     return float(value)
 
 
 def positive_number(name, value):
     """Returns `value` as a float, or raises where it is not above 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if not is_number(value) or not value > 0:
         raise ValueError(f"{name} must be a number above 0. Got {name}={value!r}.")
     return float(value)
 
