@@ -7,6 +7,7 @@ from keras_attention.export.boundary import Endpoint, inward, outward, outward_s
 from keras_attention.export.state_names import named, packed
 from keras_attention.layers import PositionalEncoding
 from keras_attention.ops.basics import checks
+from keras_attention.scalars import is_whole
 
 _MEMORY_LENGTHS = "memory_lengths"
 
@@ -24,7 +25,7 @@ def has_encoder(model):
 def capacity_of(model, max_length, texts=False):
     """The size of exported decoding states: the option, or the model's own `max_length`; `texts`: also of sources."""
     capacity = getattr(model, "max_length", None) if max_length is None else max_length
-    if isinstance(capacity, bool) or not hasattr(capacity, "__index__") or int(capacity) < 1:
+    if not is_whole(capacity, 1):
         raise UsageError(
             f"The decoding state of an export has a fixed size. Got max_length={capacity!r}; give max_length=, the "
             "most positions that a sequence may have."

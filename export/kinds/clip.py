@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_attention.errors import UsageError
 from keras_attention.export.boundary import Endpoint, real_ids
 from keras_attention.export.comparing import BATCHES, LENGTHS, random_ids
-from keras_attention.export.kinds.image_pixels import colours, luma, normalised, processor_config, sized
+from keras_attention.export.kinds.image_pixels import colours, luma, processor_config, sized
 from keras_attention.export.onnx_folder.graph import Port
 from keras_attention.export.plan import ExportPlan
 from keras_attention.export.precision import precision_of
@@ -56,7 +56,7 @@ class ClipPlan(ExportPlan):
     def endpoints(self):
         """The signatures, with float32 vectors of length one [B, P].
 
-        - `encode_image`: with `images` pixels uint8 [B, h, w, 1 to 4] of any size, without it normalised float32
+        - `encode_image`: with `images` pixels uint8 [B, h, w, 1 to 4] of any size, without it normalized float32
           [B, H, W, C] -> image_embeds.
         - `encode_ids`: input_ids int32 [B, T], input_lengths int32 [B] -> text_embeds.
         - `encode_text`, with a tokenizer: text string [B] -> text_embeds.
@@ -67,9 +67,9 @@ class ClipPlan(ExportPlan):
 
         def encode_pixels(pixels):
             pixels = sized(colours(pixels, images.channels), images)
-            return {"image_embeds": model.encode_image(normalised(pixels, images))}
+            return {"image_embeds": model.encode_image(images.normalized(pixels))}
 
-        def encode_normalised(pixels):
+        def encode_normalized(pixels):
             return {"image_embeds": model.encode_image(pixels)}
 
         def encode_ids(input_ids, input_lengths):
@@ -85,7 +85,7 @@ class ClipPlan(ExportPlan):
             return {"logits_per_image": model.similarities(image_embeds, text_embeds)}
 
         if images is None:
-            image = Endpoint("encode_image", encode_normalised, [tf.TensorSpec([None, *shape], tf.float32, "images")])
+            image = Endpoint("encode_image", encode_normalized, [tf.TensorSpec([None, *shape], tf.float32, "images")])
         else:
             image = Endpoint("encode_image", encode_pixels, [tf.TensorSpec([None] * 4, tf.uint8, "images")])
         vectors = [
@@ -124,7 +124,7 @@ class ClipPlan(ExportPlan):
         """model.onnx, which compares all images with all texts, and the towers alone, for an index that is made once.
 
         Inputs and outputs have the names that `optimum` gives them, all vectors length one. `pixel_values`
-        [B, 3, H, W] are normalised; a model of grey images takes the luma of the three.
+        [B, 3, H, W] are normalized; a model of grey images takes the luma of the three.
         """
         model, images = self.model, self.given.images
         height, width, channels = image_shape(model, images)
@@ -167,7 +167,7 @@ class ClipPlan(ExportPlan):
         for batch, others in (BATCHES, BATCHES[::-1]):
             for length in _lengths(model):
                 pixels, ids, real, image, text = _sample(model, rng, batch, others, length, images)
-                values = pixels if images is None else images.normalised(pixels)
+                values = pixels if images is None else images.normalized(pixels)
                 values = np.repeat(values.transpose(0, 3, 1, 2), 3 // values.shape[-1], axis=1)
                 mask = (np.arange(length) < real[:, None]).astype(np.int64)
                 given = {"input_ids": ids.astype(np.int64), "attention_mask": mask, "pixel_values": values}
@@ -272,7 +272,7 @@ def _sample(model, rng, batch, others, length, images):
     pixels = (
         rng.normal(size=shape).astype(np.float32) if images is None else rng.integers(0, 256, shape, dtype=np.uint8)
     )
-    image = model.encode_image(pixels if images is None else images.normalised(pixels))
+    image = model.encode_image(pixels if images is None else images.normalized(pixels))
     ids, real = random_ids(rng, others, length, model.text_tower.vocab_size)
     mask = np.arange(length) < real[:, None]
     text = model.encode_text(tf.constant(np.where(mask, ids, 0)), tf.constant(mask))

@@ -91,11 +91,6 @@ def sized(pixels, images):
     return tf.clip_by_value(tf.round(small), 0.0, 255.0)
 
 
-def normalised(pixels, images):
-    """Pixels float32 [..., C] from 0 to 255 as the model's numbers; see `ImageTask`."""
-    return (pixels / 255.0 - tf.constant(images.mean, tf.float32)) / tf.constant(images.std, tf.float32)
-
-
 def processor_config(images):
     """What preprocessor_config.json says of the images of an `ImageInput`, as AutoImageProcessor reads it."""
     repeat = 3 // images.channels

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_attention.errors import UsageError, reason_of
 from keras_attention.export.boundary import Endpoint
 from keras_attention.export.comparing import BATCHES
-from keras_attention.export.kinds.image_pixels import colours, decoded, luma, normalised, processor_config, sized
+from keras_attention.export.kinds.image_pixels import colours, decoded, luma, processor_config, sized
 from keras_attention.export.onnx_folder.graph import Port
 from keras_attention.export.plan import ExportPlan
 from keras_attention.export.precision import in_float32, precision_of
@@ -28,7 +28,7 @@ _SIZES = {
 
 
 class ImageClassifierPlan(ExportPlan):
-    """Any `keras.Model` from normalised images [B, H, W, C] to logits [B, N], given with its `ImageTask`."""
+    """Any `keras.Model` from normalized images [B, H, W, C] to logits [B, N], given with its `ImageTask`."""
 
     @classmethod
     def takes(cls, model, images, onnx):
@@ -76,7 +76,7 @@ class ImageClassifierPlan(ExportPlan):
         names = tf.constant(images.labels)
 
         def answers(pixels):
-            probabilities = tf.nn.softmax(tf.cast(model(normalised(pixels, images), training=False), tf.float32))
+            probabilities = tf.nn.softmax(tf.cast(model(images.normalized(pixels), training=False), tf.float32))
             best = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
             return {"labels": tf.gather(names, best), "label_ids": best, "probabilities": probabilities}
 
@@ -99,7 +99,7 @@ class ImageClassifierPlan(ExportPlan):
         comparison, rng = Comparison(precision_of(model)), np.random.default_rng(0)
         for batch in BATCHES:
             pixels = rng.integers(0, 256, (batch, images.height, images.width, images.channels), dtype=np.uint8)
-            want = tf.nn.softmax(tf.cast(model(images.normalised(pixels), training=False), tf.float32))
+            want = tf.nn.softmax(tf.cast(model(images.normalized(pixels), training=False), tf.float32))
             encoded = tf.stack([tf.io.encode_png(image) for image in pixels])
             for name, given in (("classify", {"images": pixels}), ("classify_bytes", {"image_bytes": encoded})):
                 got = served[name](**{key: tf.constant(value) for key, value in given.items()})
@@ -107,7 +107,7 @@ class ImageClassifierPlan(ExportPlan):
         return comparison
 
     def graphs(self):
-        """model.onnx, from `pixel_values` [B, 3, H, W], normalised as `ViTImageProcessor` makes them, to logits.
+        """model.onnx, from `pixel_values` [B, 3, H, W], normalized as `ViTImageProcessor` makes them, to logits.
 
         A model of grey images takes the luma of the three, which of equal channels is the grey that they were.
         """
@@ -125,7 +125,7 @@ class ImageClassifierPlan(ExportPlan):
         comparison, rng = Comparison(precision_of(model)), np.random.default_rng(0)
         for batch in BATCHES:
             pixels = rng.integers(0, 256, (batch, images.height, images.width, images.channels), dtype=np.uint8)
-            values = images.normalised(pixels)
+            values = images.normalized(pixels)
             given = np.repeat(values.transpose(0, 3, 1, 2), 3 // images.channels, axis=1)
             want = tf.cast(model(values, training=False), tf.float32)
             comparison.numbers("logits", sessions["model.onnx"]({"pixel_values": given})["logits"], want)

@@ -41,10 +41,10 @@ def export_onnx(
 
     A `keras_attention.models.CLIP` becomes model.onnx, from input_ids, pixel_values and attention_mask to
     logits_per_image, logits_per_text, text_embeds and image_embeds, and its towers alone: text_model.onnx and
-    vision_model.onnx; `pixel_values` are normalised, and all vectors have length one.
+    vision_model.onnx; `pixel_values` are normalized, and all vectors have length one.
 
     A classifier of images, which is any `keras.Model` given with `images`, becomes model.onnx from `pixel_values`
-    float32 [B, 3, H, W], normalised, to `logits` float32 [B, N], with config.json and preprocessor_config.json: with
+    float32 [B, 3, H, W], normalized, to `logits` float32 [B, N], with config.json and preprocessor_config.json: with
     them `optimum`'s ORTModelForImageClassification and AutoImageProcessor load the folder unmodified. Grey models take
     three channels too.
 

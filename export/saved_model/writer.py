@@ -59,7 +59,7 @@ def export_saved_model(
     Signatures of a `keras_attention.models.CLIP`, whose vectors have length one:
 
     - `encode_image` (= `serving_default`): images uint8 [B, h, w, 1 to 4] of one size with `images`, and otherwise
-      normalised float32 [B, H, W, C] -> image_embeds float32 [B, P].
+      normalized float32 [B, H, W, C] -> image_embeds float32 [B, P].
     - `encode_text`, with a tokenizer: text string [B] -> text_embeds float32 [B, P]; longer texts lose their end.
     - `encode_ids`: input_ids int32 [B, T], input_lengths int32 [B] -> text_embeds.
     - `similarities`: image_embeds [B, P], text_embeds [N, P] -> logits_per_image float32 [B, N].

@@ -17,7 +17,7 @@ def attention_rollout(scores, *, heads="mean"):
     """How much of each input token has reached each token after all layers.
 
     Every layer's weights are averaged over the heads, mixed half and half with the identity (the way around attention),
-    normalised to rows that sum to 1, and multiplied from the first layer to the last.
+    normalized to rows that sum to 1, and multiplied from the first layer to the last.
 
     Args:
         scores: weights of attention of each layer from the first to the last: a list of [B, H, T, T], as
@@ -48,7 +48,7 @@ def rollout_map(model, images, *, heads="mean"):
 
     Args:
         model: a `ViT` or `HybridViT` whose mechanism gives scores.
-        images: floating [B, H, W, C], normalised as in training.
+        images: floating [B, H, W, C], normalized as in training.
         heads: see `attention_rollout`.
 
     Returns:
@@ -116,7 +116,7 @@ def save_attention_pictures(model, image, folder, *, picture=None, heads="mean",
 
     Args:
         model: see `rollout_map`.
-        image: floating [H, W, C], normalised as in training.
+        image: floating [H, W, C], normalized as in training.
         folder: made if it is missing; files of these names are replaced.
         picture: uint8 [h, w, 3] or [h, w, 1] to draw on, of any size; `image`, stretched to 0 ... 255, by default.
         heads, strength: see `attention_rollout` and `overlay`.

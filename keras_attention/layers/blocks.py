@@ -156,9 +156,9 @@ class EncoderBlock(_Block):
         attention_dropout_rate: of the attention weights.
         activation: of the feed-forward layer. gated_mlp: whether that layer is gated, see `FeedForward`.
         positions: of the self-attention, see `MultiHeadAttention`; None where they are added to the embeddings.
-        norm: "pre" (steadier in deep stacks; put a last normalisation after the stack) or "post" (the first paper's).
+        norm: "pre" (steadier in deep stacks; put a last normalization after the stack) or "post" (the first paper's).
         residual: "add" or "gated"; layer_scale, drop_path_rate: see `Residual`.
-        epsilon: of the layer normalisations.
+        epsilon: of the layer normalizations.
         remat: compute the block again for its gradient in place of keeping what is in it (gradient checkpointing): less
             memory in training for the time of one more forward pass, and the same numbers.
         seed: of the dropout.

@@ -1,4 +1,4 @@
-"""The way around a sub-layer: normalisation, dropout and the residual sum, plain or gated."""
+"""The way around a sub-layer: normalization, dropout and the residual sum, plain or gated."""
 
 import keras
 import tensorflow as tf
@@ -27,7 +27,7 @@ class Residual(Recorded, keras.layers.Layer):
         dropout_rate: of f's output, in training.
         layer_scale: None, or the first value of a learned factor per feature on f's output, see `LayerScale`.
         drop_path_rate: share of rows whose f is left out in training, see `DropPath`.
-        epsilon: of the layer normalisation.
+        epsilon: of the layer normalization.
 
     Reference: Xiong et al., "On Layer Normalization in the Transformer Architecture", 2020,
     https://arxiv.org/abs/2002.04745; the gate: Srivastava et al., "Highway Networks", 2015,

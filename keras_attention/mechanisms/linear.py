@@ -18,7 +18,7 @@ class LinearAttention(Recurrent):
     Choose it for long sequences and for decoding without a growing cache, where a broad average over the keys is
     enough: without softmax no single key can be picked out sharply.
 
-    Rotary positions turn the features in the numerator and leave the normaliser alone, as RoFormer has it.
+    Rotary positions turn the features in the numerator and leave the normalizer alone, as RoFormer has it.
 
     Args:
         feature_map: "elu" (elu + 1), "relu", "softplus", or a function [..., D] -> [..., F] with values >= 0. To be

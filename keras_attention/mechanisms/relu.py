@@ -10,7 +10,7 @@ from keras_attention.ops.dense import relu
 class ReluAttention(Mechanism):
     """relu(scores) / (number of keys that may be attended), summed over the values: the documents' 4.1 (3).
 
-    Weights are not normalised to 1, so that a query may take much, little or nothing, and no single key can crowd out
+    Weights are not normalized to 1, so that a query may take much, little or nothing, and no single key can crowd out
     the others. Choose it where softmax weights pile up on one place. Everything else is as with softmax: dense, time
     and memory O(T S). Scores cannot explode through an exponential, but they can grow: keep a norm before the layer.
 

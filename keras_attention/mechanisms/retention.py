@@ -14,13 +14,13 @@ from keras_attention.ops.kernels import retention
 
 @register("retention")
 class RetentionAttention(Recurrent):
-    """RetNet's retention: sums of (q.k) v that fade by a decay per step, with O(D^2) of state and no normaliser.
+    """RetNet's retention: sums of (q.k) v that fade by a decay per step, with O(D^2) of state and no normalizer.
 
     Choose it for long causal sequences and for decoding at a constant cost per token. Trained in chunks, decoded as a
     recurrence; the two give the same numbers. Without `use_causal_mask` it fades on both sides, which costs twice as
     much and is not in the paper.
 
-    The defaults are the paper's form: one fixed decay per head (1 - 2^(-5-h)), rotary positions, a normalisation of
+    The defaults are the paper's form: one fixed decay per head (1 - 2^(-5-h)), rotary positions, a normalization of
     each head's output and a gate silu(x W) on it. The documents' form is
     `RetentionAttention(decay="learned", gate="memory", norm="layer", rotary=False)`: a learned decay for each channel
     of d_model, a gate sigmoid(x W) on what enters the memory, and LayerNorm over all heads.
@@ -34,7 +34,7 @@ class RetentionAttention(Recurrent):
         chunk_size: tokens per chunk: a matter of speed and memory alone. At most 120 / -log(d) for the fastest decay d
             there can be (3779 for the paper's, 64 for the default of `min_decay`): products inside a chunk would leave
             float32 beyond.
-        epsilon: added to the variance in the normalisation.
+        epsilon: added to the variance in the normalization.
         min_decay: lower bound of learned decays, in (0, 31/32); None is exp(-120 / 64), about 0.153.
 
     Reference: Sun et al., "Retentive Network", 2023, https://arxiv.org/abs/2307.08621
@@ -118,7 +118,7 @@ class RetentionAttention(Recurrent):
         return self._fastest_log_decay * tf.sigmoid(logits)
 
     def read(self, q, k, v, *, padding_mask, causal, scale, state):
-        # In float32 to the end: sums over long sequences leave float16's range before they are normalised.
+        # In float32 to the end: sums over long sequences leave float16's range before they are normalized.
         dtype = accumulation_dtype(q.dtype)
         q, k, v = (tf.cast(x, dtype) for x in (q, k, v))
         if self.rotary:

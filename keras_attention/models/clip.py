@@ -30,7 +30,7 @@ class CLIP(ConfiguredModel):
         **kwargs: `name`, `dtype`: of the projections. The towers keep their own dtype policies.
 
     Call arguments:
-        inputs: {"images": floating [B, H, W, C], normalised as the image tower expects; "text": integer [B, T]}, and
+        inputs: {"images": floating [B, H, W, C], normalized as the image tower expects; "text": integer [B, T]}, and
             "text_mask" [B, T], true = a real token, where the text tower cannot tell by itself.
 
     Returns:

@@ -47,7 +47,7 @@ _BUFFERS = ("position_ids",)
 def load_clip(folder, **kwargs):
     """A `CLIP` with the weights of a Hugging Face CLIPModel, such as OpenAI's.
 
-    Images are to be normalised as the folder's preprocessor_config.json says; token ids come from its own tokenizer:
+    Images are to be normalized as the folder's preprocessor_config.json says; token ids come from its own tokenizer:
     begin of text, subwords, end of text, padded on the right with anything.
 
     Args:

@@ -33,7 +33,7 @@ _HEAD_DIM = 64  # in every published size
 def load_dinov2(path, **kwargs):
     """A `ViT` with the weights of a DINOv2 model.
 
-    Images are normalised with mean (0.485, 0.456, 0.406) and deviation (0.229, 0.224, 0.225) of values 0 to 1.
+    Images are normalized with mean (0.485, 0.456, 0.406) and deviation (0.229, 0.224, 0.225) of values 0 to 1.
 
     Args:
         path: a folder with config.json and model.safetensors of a Hugging Face Dinov2Model or

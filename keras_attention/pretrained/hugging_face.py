@@ -160,5 +160,5 @@ def projections(prefix, attention):
 
 
 def norm(prefix, layer):
-    """The entries for a layer normalisation."""
+    """The entries for a layer normalization."""
     return {f"{prefix}.weight": (layer.gamma, None), f"{prefix}.bias": (layer.beta, None)}

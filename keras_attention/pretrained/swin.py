@@ -43,7 +43,7 @@ _IGNORED = ("embeddings.mask_token",)
 def load_swin(folder, **kwargs):
     """A `SwinTransformer` with the weights of a Hugging Face SwinModel or SwinForImageClassification.
 
-    Images are to be normalised as the folder's preprocessor_config.json says.
+    Images are to be normalized as the folder's preprocessor_config.json says.
 
     Args:
         folder: holds config.json and model.safetensors (or the files of an index).

@@ -34,7 +34,7 @@ _IGNORED = ("pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token")
 def load_vit(folder, **kwargs):
     """A `ViT` with the weights of a Hugging Face ViTModel or ViTForImageClassification.
 
-    Images are to be normalised as the folder's preprocessor_config.json says.
+    Images are to be normalized as the folder's preprocessor_config.json says.
 
     Args:
         folder: holds config.json and model.safetensors (or the files of an index).

@@ -131,7 +131,7 @@ def test_an_onnx_folder_has_optimums_names(tokenizer, tmp_path, rng):
     np.testing.assert_allclose(got["logits_per_text"], np.transpose(exact.similarities(image, text)), atol=1e-4)
 
 
-def test_grey_images_and_normalised_ones(tokenizer, tmp_path, rng):
+def test_grey_images_and_normalized_ones(tokenizer, tmp_path, rng):
     grey = clip_of(tokenizer.vocab_size, channels=1)
     report = export_saved_model(grey, tmp_path / "clip")
     assert set(report.signatures) == {"encode_image", "encode_ids", "similarities", "serving_default"}

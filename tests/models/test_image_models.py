@@ -246,7 +246,7 @@ def test_bad_images_are_refused(case):
     for shape, match in (((2, 9, 9, 3), r"\[B, H, W, 2\]. Got \(2, 9, 9, 3\)"), ((2, 2, 9, 9), "channels last")):
         with pytest.raises(ValueError, match=match):
             model(np.zeros(shape, "float32"))
-    with pytest.raises(ValueError, match=r"floating and normalised.* Got uint8"):
+    with pytest.raises(ValueError, match=r"floating and normalized.* Got uint8"):
         model(np.zeros((1, 8, 8, 2), "uint8"))
 
 

@@ -42,7 +42,7 @@ def test_linear_gradients_equal_the_loops(rng, causal):
 
 
 def test_linear_attention_of_the_public_report():
-    """fast-transformers#105: the mask belongs in the numerator and in the normaliser, for a batch of one too."""
+    """fast-transformers#105: the mask belongs in the numerator and in the normalizer, for a batch of one too."""
     got = linear_attention(X, X, X, padding_mask=[[True, True, True, False]])
     close(got[0, 0], [[0.733333, 0.666667], [0.666667, 0.733333], [0.7, 0.7], [0.778154, 0.621846]], 1e-6)
     got = linear_attention(X, X, X, use_causal_mask=True)

@@ -123,7 +123,7 @@ def unfinished(layer, joined, q):
 
 
 def normed_and_gated(layer, joined, q):
-    """Retention's way out: each head by itself normalised and scaled, times silu of a gate's projection."""
+    """Retention's way out: each head by itself normalized and scaled, times silu of a gate's projection."""
     scale = float64(layer.mechanism.norm_scale)
     out = split(joined, layer.num_heads)
     for b, h, t in np.ndindex(out.shape[:3]):

@@ -192,7 +192,7 @@ def test_batches_depend_on_seed_epoch_and_step_alone(rng):
     for got, want in zip(later, epochs[1][3:]):
         np.testing.assert_array_equal(got[0], want[0])
         np.testing.assert_array_equal(got[1], want[1])
-    # Unchanged images are those of the part, normalised, each at most once an epoch.
+    # Unchanged images are those of the part, normalized, each at most once an epoch.
     plain = ImageBatches(part, task, batch_size=4, seed=5, augmentation=lambda x, y, number: (x, y))
     seen = np.concatenate([x.numpy() for x, _ in plain.dataset()])
     known = (part.images / 255 - 0.4) / 0.3

@@ -10,7 +10,7 @@ from keras_attention.errors import UsageError
 from keras_attention.training.translation.pairs import (
     Pairs,
     Problem,
-    normalised,
+    normalized,
     read_pairs,
     read_parallel,
     read_tsv,
@@ -192,7 +192,7 @@ def test_split_keeps_equal_sources_together_and_loses_nothing():
     split = split_by_source(pairs, validation=0.1, test=0.2)
     found = Counter(pair for side in split.values() for pair in zip(side.sources, side.targets, side.kinds))
     assert found == Counter(zip(pairs.sources, pairs.targets, pairs.kinds))
-    keys = {name: set(map(normalised, side.sources)) for name, side in split.items()}
+    keys = {name: set(map(normalized, side.sources)) for name, side in split.items()}
     assert not keys["train"] & keys["validation"] and not keys["train"] & keys["test"]
     assert not keys["validation"] & keys["test"]
     # Within five standard deviations of the fractions, over 2,000 different sentences.

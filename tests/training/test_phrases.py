@@ -10,7 +10,7 @@ import pytest
 from keras_attention.errors import UsageError
 from keras_attention.text import SentencePieceTokenizer
 from keras_attention.training.translation import phrase_kinds
-from keras_attention.training.translation.pairs import normalised
+from keras_attention.training.translation.pairs import normalized
 from keras_attention.training.translation.phrase_kinds import Kind
 from keras_attention.training.translation.phrases import phrase_pairs
 
@@ -37,7 +37,7 @@ def test_kinds_have_equal_shares_in_every_part(german):
 
 
 def test_no_source_is_in_two_parts_or_twice(german):
-    sources = [normalised(source) for part in PARTS for source in german[part].sources]
+    sources = [normalized(source) for part in PARTS for source in german[part].sources]
     assert len(sources) == len(set(sources))
 
 

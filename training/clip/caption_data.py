@@ -61,7 +61,7 @@ def split_captioned(source, *, validation, gallery):
     """
     members = {}
     for index, caption in enumerate(source.captions):
-        members.setdefault(pairs.normalised(caption), []).append(index)
+        members.setdefault(pairs.normalized(caption), []).append(index)
     contents = [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in source.images]
     wanted = {"gallery": gallery, "validation": validation}
     indices, held, left = {name: [] for name in SPLITS}, set(), []

@@ -270,7 +270,7 @@ def split_by_source(pairs, *, validation=0.02, test=0.02, seed=0):
         )
     if not len(pairs):
         raise UsageError(f"{pairs.origin or 'the corpus'} has no pairs to split")
-    keys = [normalised(source) for source in pairs.sources]
+    keys = [normalized(source) for source in pairs.sources]
     places = sorted((hash_place(key, seed), key) for key in set(keys))
     side = {}
     for place, key in places:
@@ -302,7 +302,7 @@ def _fill_empty_sides(ordered, side, fractions):
     return notes
 
 
-def normalised(sentence):
+def normalized(sentence):
     """The form in which two sentences count as the same: NFKC, case-folded, single spaces."""
     return " ".join(unicodedata.normalize("NFKC", sentence).casefold().split())
 

@@ -6,7 +6,7 @@ import unicodedata
 import numpy as np
 
 from keras_attention.errors import UsageError
-from keras_attention.training.translation.pairs import Pairs, hash_place, normalised
+from keras_attention.training.translation.pairs import Pairs, hash_place, normalized
 
 FEWEST_KINDS = 8
 _HELD_OUT_SHARE = 0.1
@@ -157,7 +157,7 @@ class _Writer:
             pair = self._write(form, value)
             if pair is None or any(self._clash(pair, self._write(rival, value)) for rival in rivals):
                 continue
-            key = normalised(pair[0])
+            key = normalized(pair[0])
             if key in seen or not (self.kind.dated or (hash_place(key, self.seed) < _HELD_OUT_SHARE) != training):
                 continue
             seen.add(key)

@@ -19,7 +19,7 @@ def build_model(name, settings, task, *, dropout=0.0, seed=None):
         seed: of dropout; initial weights come from Keras' global one.
 
     Returns:
-        `keras.Model` from normalised images float32 [B, H, W, C] to logits float32 [B, N].
+        `keras.Model` from normalized images float32 [B, H, W, C] to logits float32 [B, N].
 
     Raises:
         ValueError, TypeError: sizes that do not fit together, in the model's own words.
@@ -99,7 +99,7 @@ def _mechanism(text):
 
 
 def _cnn(shape, count, settings, dropout, seed):
-    """A plain convolutional classifier in the manner of VGG with batch normalisation.
+    """A plain convolutional classifier in the manner of VGG with batch normalization.
 
     `layers` convolutions of 3 x 3 in three stages of a quarter, half and all of the width, each stage but the first
     at half the size; the mean over the image; one dense layer. (Simonyan and Zisserman, 2014,

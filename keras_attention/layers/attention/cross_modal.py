@@ -23,7 +23,7 @@ class CrossModalAttention(Recorded, keras.layers.Layer):
 
     The side that reads gets `x + tanh(gate) * attention(norm(x), norm(other))`. The gate, one number for each feature,
     starts at 0: a layer put between trained parts changes nothing at first, and learns how much of the other modality
-    to let in. Each side has a normalisation and each direction projections of its own, since features of a CNN and of
+    to let in. Each side has a normalization and each direction projections of its own, since features of a CNN and of
     a text have nothing in common at the start.
 
     Image features are patches [B, S, C] or a map [B, H, W, C] as a CNN gives it, whose positions are read row by row.
@@ -42,7 +42,7 @@ class CrossModalAttention(Recorded, keras.layers.Layer):
         dropout_rate: of what attention gives, in training.
         attention_dropout_rate: of the attention weights.
         gate_initializer: of the gate before its tanh; zeros.
-        epsilon: of the layer normalisations.
+        epsilon: of the layer normalizations.
         seed: of the dropout.
 
     Call arguments:

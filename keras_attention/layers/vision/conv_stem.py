@@ -9,15 +9,15 @@ from keras_attention.recorded import Recorded
 
 @keras.saving.register_keras_serializable("keras_attention")
 class ConvStem(Recorded, keras.layers.Layer):
-    """3 x 3 convolutions, each followed by a normalisation and an activation: [B, H, W, C] -> [B, h, w, channels[-1]].
+    """3 x 3 convolutions, each followed by a normalization and an activation: [B, H, W, C] -> [B, h, w, channels[-1]].
 
-    The normalisation is a layer normalisation over the channels of each place (as in ConvNeXt): unlike batch
-    normalisation it is the same in training and serving, for any batch, on any number of replicas. Borders are padded,
+    The normalization is a layer normalization over the channels of each place (as in ConvNeXt): unlike batch
+    normalization it is the same in training and serving, for any batch, on any number of replicas. Borders are padded,
     so that any image is taken; a stride of 2 halves its sides, rounded up.
 
     Args:
         channels: of each convolution. strides: of each convolution.
-        activation: after each. epsilon: of the normalisations.
+        activation: after each. epsilon: of the normalizations.
 
     Call arguments:
         x: [B, H, W, C].
@@ -46,7 +46,7 @@ class ConvStem(Recorded, keras.layers.Layer):
                 strides=stride,
                 padding="same",
                 data_format="channels_last",
-                use_bias=False,  # the normalisation has one
+                use_bias=False,  # the normalization has one
                 dtype=self.dtype_policy,
                 name=f"convolution_{i}",
             )

@@ -11,11 +11,11 @@ from keras_attention.recorded import Recorded
 class PatchMerging(Recorded, keras.layers.Layer):
     """Every 2 x 2 tokens become one of twice the width: [B, H, W, C] -> [B, ceil(H/2), ceil(W/2), 2C].
 
-    The four stand beside each other (upper left, lower left, upper right, lower right), are normalised and projected.
+    The four stand beside each other (upper left, lower left, upper right, lower right), are normalized and projected.
     Odd sides are padded with zeros.
 
     Args:
-        epsilon: of the layer normalisation.
+        epsilon: of the layer normalization.
 
     Call arguments:
         x: [B, H, W, C].

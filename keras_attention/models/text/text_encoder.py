@@ -31,7 +31,7 @@ class TextEncoder(ConfiguredModel):
         dropout_rate: of embeddings and sub-layers. attention_dropout_rate: of the attention weights.
         activation: of the feed-forward layers, a name or a function; `keras_attention.ops.activations.quick_gelu` for
             OpenAI's weights.
-        epsilon: of the layer normalisations.
+        epsilon: of the layer normalizations.
         remat: compute every block again for its gradient (gradient checkpointing), see `EncoderBlock`.
         seed: of the dropout.
 
@@ -40,7 +40,7 @@ class TextEncoder(ConfiguredModel):
         text_mask: boolean or integer [B, T], true = a real token; `text != pad_id` by default.
 
     Returns:
-        [B, d_model] in the compute dtype, after the last normalisation.
+        [B, d_model] in the compute dtype, after the last normalization.
 
     Example:
         >>> TextEncoder(100, d_model=64, num_layers=2)(np.array([[2, 17, 45, 3], [2, 9, 3, 0]])).shape
@@ -114,7 +114,7 @@ class TextEncoder(ConfiguredModel):
 
     @built_first
     def features(self, text, text_mask=None, training=False):
-        """The tokens after the last normalisation, [B, T, d_model]."""
+        """The tokens after the last normalization, [B, T, d_model]."""
         return self.norm(self.hidden_states(text, text_mask, training=training)[-1])
 
     @built_first

@@ -32,7 +32,7 @@ class Transformer(TokenDecoder):
         num_kv_heads: heads of keys and values (grouped-query attention).
         dropout_rate: of embeddings, sub-layers and inside the feed-forward layers.
         attention_dropout_rate: of the attention weights.
-        activation, norm, residual: of the blocks, see `EncoderBlock`. Pre-norm stacks end with a normalisation.
+        activation, norm, residual: of the blocks, see `EncoderBlock`. Pre-norm stacks end with a normalization.
         positions: added to the embeddings, "sinusoidal" or "learned" with a table of `max_length`; told to the
             self-attention of every block, "rotary", "alibi", "relative", or a position layer, see `MultiHeadAttention`;
             or "none", for mechanisms that know the order by themselves (retention).

@@ -37,7 +37,7 @@ class HybridViT(PatchTransformer):
         dropout_rate, attention_dropout_rate, drop_path_rate, layer_scale, activation, epsilon, remat, seed: see `ViT`.
 
     Call arguments:
-        images: floating [B, H, W, channels], normalised as in training.
+        images: floating [B, H, W, channels], normalized as in training.
 
     Returns:
         Logits, float32 [B, num_classes]; without a head the pooled features, [B, d_model], in the compute dtype.
@@ -99,7 +99,7 @@ class HybridViT(PatchTransformer):
         self.grid = self.token_grid(*self.image_size)
         layers = range(num_conv_layers)
         self.stem = ConvStem(
-            # A normalisation over one or two channels would leave nothing of them.
+            # A normalization over one or two channels would leave nothing of them.
             [max(min(8, d_model), d_model // 2 ** (num_conv_layers - 1 - i)) for i in layers],
             [2 if i >= num_conv_layers - halvings else 1 for i in layers],
             activation=activation,

@@ -31,7 +31,7 @@ class ImageModel(ConfiguredModel):
         raise NotImplementedError
 
     def features(self, images, training=False):
-        """Tokens [B, N, d_model] after the last normalisation, of images [B, H, W, channels]."""
+        """Tokens [B, N, d_model] after the last normalization, of images [B, H, W, channels]."""
         raise NotImplementedError
 
     def pool(self, tokens):

@@ -41,7 +41,7 @@ class SwinTransformer(ImageModel):
         activation, epsilon, remat, seed: see `ViT`.
 
     Call arguments:
-        images: floating [B, H, W, channels], normalised as in training.
+        images: floating [B, H, W, channels], normalized as in training.
 
     Returns:
         Logits, float32 [B, num_classes]; without a head the mean of the last stage's tokens, [B, feature_width].
@@ -158,7 +158,7 @@ class SwinTransformer(ImageModel):
 
     @built_first
     def embed(self, images, training=False):
-        """The normalised patches, [B, rows, columns, d_model]."""
+        """The normalized patches, [B, rows, columns, d_model]."""
         x = self.embedding_norm(self.patch_embedding(self.prepared(images)))
         return self.embedding_dropout(x, training=training)
 
@@ -175,7 +175,7 @@ class SwinTransformer(ImageModel):
 
     @built_first
     def features(self, images, training=False):
-        """The last stage's tokens after the last normalisation: [B, rows * columns, feature_width]."""
+        """The last stage's tokens after the last normalization: [B, rows * columns, feature_width]."""
         x = self.final_norm(self.hidden_states(images, training=training)[-1])
         batch, rows, columns, width = checks.sizes(x)
         return tf.reshape(x, [batch, rows * columns, width])

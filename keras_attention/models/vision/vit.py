@@ -35,14 +35,14 @@ class ViT(PatchTransformer):
         attention_dropout_rate: of the attention weights.
         drop_path_rate: stochastic depth of the last block; it grows linearly from 0 at the first.
         layer_scale: None, or the first value of the learned factors on each branch, such as 1e-5.
-        embedding_norm: whether the embeddings are normalised before the first block, as CLIP's image tower does.
+        embedding_norm: whether the embeddings are normalized before the first block, as CLIP's image tower does.
         activation: of the feed-forward layers.
-        epsilon: of the layer normalisations.
+        epsilon: of the layer normalizations.
         remat: compute every block again for its gradient (gradient checkpointing), see `EncoderBlock`.
         seed: of the dropout.
 
     Call arguments:
-        images: floating [B, H, W, channels], normalised as in training.
+        images: floating [B, H, W, channels], normalized as in training.
 
     Returns:
         Logits, float32 [B, num_classes]; without a head the pooled features, [B, feature_width], in the compute dtype.

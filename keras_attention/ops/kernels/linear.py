@@ -60,15 +60,15 @@ def linear_attention(
             T - S rows are zeros).
         feature_map: "elu" (elu + 1), "relu", "softplus", or a function [..., D] -> [..., F] with values >= 0.
         rotate: None, or a function that turns features [..., T, F] by their positions (RoFormer's form: numerator only,
-            so that the normaliser stays a sum of what is not negative).
-        eps: added to the normaliser, as in the document's code. 0 because a zero normaliser is handled by a select,
+            so that the normalizer stays a sum of what is not negative).
+        eps: added to the normalizer, as in the document's code. 0 because a zero normalizer is handled by a select,
             and a constant biases rows whose features are small.
         state: what an earlier causal call returned: {"s": [..., F, Dv], "z": [..., F]}, the sums over the keys seen.
         return_state: also return the state after the last key. Needs `use_causal_mask`.
         chunk_size: keys per chunk of the causal form.
 
     Returns:
-        [..., T, Dv] in q's dtype, or (that, state) with `return_state`. Features, sums and normaliser are float32
+        [..., T, Dv] in q's dtype, or (that, state) with `return_state`. Features, sums and normalizer are float32
         (float64 for float64 inputs). A row without any key, or whose features are all zero, is zero, with zero
         gradients.
 
@@ -84,7 +84,7 @@ def linear_attention(
     What differs from the document's `linear_attention(Q, K, V)`: there, the einsum "nld,nlv->ldv" sums over the batch
     and keeps the length (it has to sum over the length: "nld,nlv->ndv"), `K.sum(axis=1)` is [n, d] where the next
     einsum reads [l, d], `Z` [n, l] does not broadcast over [n, l, v], and no feature map is applied, so weights may be
-    negative and the normaliser may be zero.
+    negative and the normalizer may be zero.
     """
     phi = feature_map_function(feature_map)
     q, k, v = (tf.convert_to_tensor(x) for x in (q, k, v))
@@ -131,12 +131,12 @@ def attend_features(
         keep = key_mask[..., None]
         k, v = tf.where(keep, k, tf.zeros_like(k)), tf.where(keep, v, tf.zeros_like(v))
     if use_causal_mask:
-        numerator, normaliser, state = _causal(q, k, v, state, chunk_size, rotate)
+        numerator, normalizer, state = _causal(q, k, v, state, chunk_size, rotate)
     else:
         turned_q, turned_k = (q, k) if rotate is None else (rotate(q), rotate(k))
         numerator = tf.matmul(turned_q, tf.matmul(turned_k, v, transpose_a=True))  # [..., T, F] [..., F, Dv]
-        normaliser = _dot(q, tf.reduce_sum(k, axis=-2))
-    out = tf.cast(divide_or_zero(numerator, normaliser + eps), dtype or q.dtype)
+        normalizer = _dot(q, tf.reduce_sum(k, axis=-2))
+    out = tf.cast(divide_or_zero(numerator, normalizer + eps), dtype or q.dtype)
     return (out, state) if return_state else out
 
 
@@ -148,11 +148,11 @@ def empty_state(batch_size, num_heads, num_features, value_depth, dtype=tf.float
     }
 
 
-def divide_or_zero(numerator, normaliser):
-    """numerator [..., T, Dv] / normaliser [..., T]; zero, with zero gradient, where the normaliser is zero."""
-    some = tf.abs(normaliser) > normaliser.dtype.as_numpy_dtype(1.2e-38)  # the smallest normal float32
+def divide_or_zero(numerator, normalizer):
+    """numerator [..., T, Dv] / normalizer [..., T]; zero, with zero gradient, where the normalizer is zero."""
+    some = tf.abs(normalizer) > normalizer.dtype.as_numpy_dtype(1.2e-38)  # the smallest normal float32
     # Selected before the division as well as after it: the gradient of x / 0 is NaN even where it is not used.
-    safe = tf.where(some, normaliser, tf.ones_like(normaliser))[..., None]
+    safe = tf.where(some, normalizer, tf.ones_like(normalizer))[..., None]
     return tf.where(some[..., None], numerator / safe, tf.zeros_like(numerator))
 
 
@@ -188,7 +188,7 @@ def key_mask(k, mask=None, padding_mask=None):
 
 
 def _causal(q, k, v, state, chunk_size, rotate):
-    """Numerator [..., T, Dv], normaliser [..., T] and the new state.
+    """Numerator [..., T, Dv], normalizer [..., T] and the new state.
 
     Within a chunk the scores are dense (chunk x chunk); what lies before it is a running sum of keys and values.
     """
@@ -211,10 +211,10 @@ def _causal(q, k, v, state, chunk_size, rotate):
         s_before, z_before = s_before + s_seen[..., None, :, :], z_before + z_seen[..., None, :]
         s_after, z_after = s_after + s_seen, z_after + z_seen
     numerator = tf.matmul(turned_scores, v) + tf.matmul(turned_q, s_before)
-    normaliser = tf.reduce_sum(scores, axis=-1) + _dot(q, z_before)
+    normalizer = tf.reduce_sum(scores, axis=-1) + _dot(q, z_before)
     numerator = chunks.join(numerator, padded)[..., padded - length :, :]
-    normaliser = chunks.join(normaliser[..., None], padded)[..., padded - length :, 0]
-    return numerator, normaliser, {"s": s_after, "z": z_after}
+    normalizer = chunks.join(normalizer[..., None], padded)[..., padded - length :, 0]
+    return numerator, normalizer, {"s": s_after, "z": z_after}
 
 
 def _past_scores(q, k):

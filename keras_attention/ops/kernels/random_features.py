@@ -45,9 +45,9 @@ def positive_features(x, features, *, is_query, eps=1e-6):
     Args:
         x: [..., T, D], already multiplied by the square root of the scale of the scores.
         features: [M, D].
-        is_query: queries are divided by their largest feature, which the normaliser divides out again. Keys cannot be:
+        is_query: queries are divided by their largest feature, which the normalizer divides out again. Keys cannot be:
             a common factor would depend on all keys, the future's too.
-        eps: added to each feature, so that no normaliser is zero.
+        eps: added to each feature, so that no normalizer is zero.
 
     Returns:
         [..., T, M].

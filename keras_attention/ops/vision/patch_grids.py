@@ -25,7 +25,7 @@ def check(images, channels):
         raise ValueError(f"images must have shape [B, H, W, {channels}]. Got {shape}{hint}.")
     if not tf.as_dtype(images.dtype).is_floating:
         raise ValueError(
-            f"images must be floating and normalised as in training. Got {tf.as_dtype(images.dtype).name}: cast and "
+            f"images must be floating and normalized as in training. Got {tf.as_dtype(images.dtype).name}: cast and "
             "scale them first, e.g. tf.cast(images, 'float32') / 127.5 - 1."
         )
 
