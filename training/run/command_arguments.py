@@ -10,6 +10,7 @@ import typer
 from keras_attention.console import run_app
 from keras_attention.errors import UsageError
 from keras_attention.inference.folders import run_kind
+from keras_attention.training.run.config_file import with_config_file
 from keras_attention.training.run.run_folder import RunFolder
 from keras_attention.training.run.run_options import flag_name
 
@@ -57,8 +58,9 @@ def typer_command(options_class, run, doc):
 
     Args:
         options_class: dataclass whose fields hold their help in `metadata["help"]`.
-        run: function of `given`, the dict of the options that stood on the command line and no others; a default is
-            not among them, so that resuming can tell "not given" from "given and equal to the default".
+        run: function of `given`, the dict of the options that stood on the command line or in the file of --config, and
+            no others; a default is not among them, so that resuming can tell "not given" from "given and equal to the
+            default".
         doc: help text of the command.
 
     Raises:
@@ -78,10 +80,20 @@ def typer_command(options_class, run, doc):
             )
         )
 
+    config = typer.Option(
+        "--config", help="A JSON or TOML file with options, or a run's config.json; flags win over it."
+    )
+    parameters.append(
+        inspect.Parameter(
+            "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, config]
+        )
+    )
+
     def command(context, **values):
         given = {n: v for n, v in values.items() if context.get_parameter_source(n).name == "COMMANDLINE"}
+        path = given.pop("config", None)
         try:
-            run(given)
+            run(given if path is None else with_config_file(options_class, path, given))
         except KeyboardInterrupt as interruption:
             # The shell's code for the signal; typer would make it 1.
             raise SystemExit(getattr(interruption, "exit_code", 130)) from None
