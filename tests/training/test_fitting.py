@@ -301,8 +301,8 @@ def test_what_is_beyond_the_machine_is_said_before_it_is_taken(tmp_path, capsys)
     for kind in (TranslationOptions, VisionOptions, ClipOptions, LanguageOptions):
         needed = {"data": ["x"] if kind is LanguageOptions else "x", "captions": "x"}
         given = {name: value for name, value in needed.items() if name in kind.__dataclass_fields__}
-        with pytest.raises(UsageError, match=r"--layers must be at least 1 and below 1001. Got 100000000"):
+        with pytest.raises(UsageError, match=r"--layers must be at most 1,000. Got 100,000,000."):
             kind(out="x", layers=10**8, **given)
-        with pytest.raises(UsageError, match=r"--d-model must be at least 1 and below 1048576. Got 100000000"):
+        with pytest.raises(UsageError, match=r"--d-model must be at most 1,048,576. Got 100,000,000."):
             kind(out="x", d_model=10**8, **given)
         assert kind(out="x", layers=900, d_model=10**6, **given).least_memory() > 10**14 or kind is ClipOptions

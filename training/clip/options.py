@@ -42,7 +42,7 @@ class ClipOptions(RunOptions):
         None,
         "Height and width to bring all images to; an .npz file's own by default, 64 for a folder.",
         least=1,
-        below=LARGEST,
+        most=LARGEST,
     )
     gallery: int = option(250, "Pairs held out to be found at the end; training sees none of their captions.", least=2)
     validation_pairs: int = option(150, "Pairs held out to choose the best weights by; 0: the last ones.", least=0)
@@ -50,28 +50,26 @@ class ClipOptions(RunOptions):
         "shift,zoom",
         "Changes to training images, with commas between: shift, rotate, zoom, crop, flip, randaugment; or none.",
     )
-    vocab_size: int = option(2000, "Subwords of the tokenizer.", least=5, below=WIDEST)
-    max_length: int = option(32, "Longest text in tokens; longer ones lose their end.", least=4, below=LONGEST)
+    vocab_size: int = option(2000, "Subwords of the tokenizer.", least=5, most=WIDEST)
+    max_length: int = option(32, "Longest text in tokens; longer ones lose their end.", least=4, most=LONGEST)
     # --- model
     model: str = option(
         "hybrid", "The image tower: convolutions before attention, a plain ViT, or a Swin.", choices=MODELS
     )
-    patch_size: int = option(8, "Side of an image's patch in pixels.", least=1, below=LARGEST)
+    patch_size: int = option(8, "Side of an image's patch in pixels.", least=1, most=LARGEST)
     mechanism: str = option(
         "auto",
         "How the image tower attends: a name from `keras_attention.mechanisms.names()`, with options such as "
         "'local:radius=8'.",
     )
-    d_model: int = option(128, "Width of both towers.", least=1, below=WIDEST)
-    heads: int = option(4, "Attention heads of both towers.", least=1, below=WIDEST)
-    layers: int = option(3, "Blocks of attention in the image tower.", least=1, below=DEEPEST)
-    text_layers: int = option(2, "Blocks of the text tower.", least=1, below=DEEPEST)
-    projection_dim: int = option(
-        128, "Size of the space in which images and texts are compared.", least=1, below=WIDEST
-    )
+    d_model: int = option(128, "Width of both towers.", least=1, most=WIDEST)
+    heads: int = option(4, "Attention heads of both towers.", least=1, most=WIDEST)
+    layers: int = option(3, "Blocks of attention in the image tower.", least=1, most=DEEPEST)
+    text_layers: int = option(2, "Blocks of the text tower.", least=1, most=DEEPEST)
+    projection_dim: int = option(128, "Size of the space in which images and texts are compared.", least=1, most=WIDEST)
     dropout: float = option(0.1, "Dropout rate of both towers.", least=0, below=1)
     # --- training
-    batch_size: int = option(128, "Pairs in a batch, each compared with all others of it.", least=2, below=2**20)
+    batch_size: int = option(128, "Pairs in a batch, each compared with all others of it.", least=2, most=2**20)
     learning_rate: float = option(1e-3, "Largest learning rate; it falls along a cosine to 0.", above=0)
     warmup: int = option(50, "Steps over which the learning rate rises.", least=0)
     weight_decay: float = option(

@@ -34,22 +34,22 @@ class LanguageOptions(RunOptions):
     validation_share: float = option(
         0.05, "Share of each file, from its end, held out for validation.", least=0, below=0.5
     )
-    length: int = option(2048, "Bytes that the model reads in one piece.", least=2, below=2**26)
-    batch_size: int = option(8, "Pieces in a batch.", least=1, below=2**20)
+    length: int = option(2048, "Bytes that the model reads in one piece.", least=2, most=2**26)
+    batch_size: int = option(8, "Pieces in a batch.", least=1, most=2**20)
     # --- model
     mechanism: str = option(
         "auto",
         "How attention attends: a name of `keras_attention.mechanisms.names()` that can be causal, with options as in "
         "local:radius=64.",
     )
-    d_model: int = option(256, "Width of the model.", least=1, below=WIDEST)
-    heads: int | None = option(None, "Attention heads; by default what the width recommends.", least=1, below=WIDEST)
+    d_model: int = option(256, "Width of the model.", least=1, most=WIDEST)
+    heads: int | None = option(None, "Attention heads; by default what the width recommends.", least=1, most=WIDEST)
     kv_heads: int | None = option(
-        None, "Heads of keys and values; as many as --heads by default.", least=1, below=WIDEST
+        None, "Heads of keys and values; as many as --heads by default.", least=1, most=WIDEST
     )
-    layers: int = option(4, "Blocks.", least=1, below=DEEPEST)
+    layers: int = option(4, "Blocks.", least=1, most=DEEPEST)
     mlp_dim: int | None = option(
-        None, "Width of the feed-forward layers; 4 * d_model by default.", least=1, below=WIDEST
+        None, "Width of the feed-forward layers; 4 * d_model by default.", least=1, most=WIDEST
     )
     gated_mlp: bool = option(False, "Gated feed-forward layers.")
     positions: str = option(

@@ -114,7 +114,7 @@ def fit_in_folder(task, *, callbacks=()):
 
 @contextmanager
 def _limits_in_one_line(folder):
-    """Within the block a disk that is full, or cannot be written, and a lack of memory are one line.
+    """Within the block a disk that is full or cannot be written is a `UsageError`, a lack of memory a `MemoryError`.
 
     What was saved before is whole: every file is written beside its place and renamed.
     """
@@ -124,11 +124,10 @@ def _limits_in_one_line(folder):
         if error.filename is not None and error.errno not in _FULL:
             raise  # of a file of the user's, which the command names
         raise _unwritten(folder, error.strerror or error) from error
-    except (MemoryError, tf.errors.ResourceExhaustedError) as error:
+    except tf.errors.ResourceExhaustedError as error:
         if _NO_SPACE in str(error):
             raise _unwritten(folder, _NO_SPACE) from error
-        reason = " ".join(str(error).split())[:200]
-        raise UsageError(f"There is not enough memory for this run ({reason}). Give smaller sizes.") from error
+        raise MemoryError(" ".join(str(error).split())[:200]) from error
 
 
 _FULL, _NO_SPACE = (errno.ENOSPC, errno.EDQUOT), os.strerror(errno.ENOSPC)

@@ -9,19 +9,17 @@ from typing import get_args, get_origin, get_type_hints
 from keras_attention.errors import UsageError
 
 # What no option reaches: beyond it a slip of the keyboard is likelier than a wish, and the machine would be lost to it.
-WIDEST, DEEPEST, LONGEST, LARGEST = 2**20, 1001, 2**15 + 1, 2**13 + 1
+WIDEST, DEEPEST, LONGEST, LARGEST = 2**20, 1000, 2**15, 2**13
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 
 
-def option(default, help, *, fixed=True, choices=None, least=None, above=None, below=None):
+def option(default, help, *, fixed=True, choices=None, least=None, above=None, below=None, most=None):
     """A field with what the command line and the checks need to know.
 
     `fixed`: the result depends on it, so a run cannot be resumed with another value.
     """
-    return field(
-        default=default,
-        metadata={"help": help, "fixed": fixed, "choices": choices, "least": least, "above": above, "below": below},
-    )
+    rules = {"choices": choices, "least": least, "above": above, "below": below, "most": most}
+    return field(default=default, metadata={"help": help, "fixed": fixed, **rules})
 
 
 def epochs_option(default):
@@ -207,7 +205,9 @@ def _check(option, kind, value):
         return
     if rules["choices"] and value not in rules["choices"]:
         raise UsageError(f"{flag} must be one of {', '.join(rules['choices'])}. Got {value}.")
-    least, above, below = rules["least"], rules["above"], rules["below"]
+    least, above, below, most = (rules[name] for name in ("least", "above", "below", "most"))
+    if most is not None and value > most:
+        raise UsageError(f"{flag} must be at most {most:,}. Got {value:,}.")
     if (
         (least is not None and not value >= least)
         or (above is not None and not value > above)

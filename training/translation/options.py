@@ -40,13 +40,13 @@ class TranslationOptions(RunOptions):
     )
     target_file: str | None = option(None, "Target sentences, line by line as in --source-file.", fixed=False)
     locales: str = option("en,de", "Source and target locale of the embedded phrases.")
-    phrases: int = option(24_000, "Number of embedded phrase pairs to train on.", least=1, below=10**7)
+    phrases: int = option(24_000, "Number of embedded phrase pairs to train on.", least=1, most=10**7)
     validation_share: float = option(0.02, "Share of a file's sentences held out for validation.", least=0, below=0.5)
     test_share: float = option(0.02, "Share of a file's sentences held out for the test.", least=0, below=0.5)
-    vocab_size: int = option(8000, "Subwords of the joint tokenizer.", least=5, below=WIDEST)
+    vocab_size: int = option(8000, "Subwords of the joint tokenizer.", least=5, most=WIDEST)
     tokenizer_type: str = option("unigram", "Kind of SentencePiece model.", choices=("unigram", "bpe"))
     max_length: int = option(
-        128, "Longest source or target in tokens; longer pairs are left out.", least=4, below=LONGEST
+        128, "Longest source or target in tokens; longer pairs are left out.", least=4, most=LONGEST
     )
     # --- model
     mechanism: str = option(
@@ -67,11 +67,11 @@ class TranslationOptions(RunOptions):
     residual_attention_layers: int = option(
         0, "Last blocks of each stack that add the attention scores of the block before to their own.", least=0
     )
-    d_model: int = option(256, "Width of the model.", least=1, below=WIDEST)
-    heads: int | None = option(None, "Attention heads; by default what the width recommends.", least=1, below=WIDEST)
-    layers: int = option(3, "Encoder blocks, and as many decoder blocks.", least=1, below=DEEPEST)
+    d_model: int = option(256, "Width of the model.", least=1, most=WIDEST)
+    heads: int | None = option(None, "Attention heads; by default what the width recommends.", least=1, most=WIDEST)
+    layers: int = option(3, "Encoder blocks, and as many decoder blocks.", least=1, most=DEEPEST)
     mlp_dim: int | None = option(
-        None, "Width of the feed-forward layers; 4 * d_model by default.", least=1, below=WIDEST
+        None, "Width of the feed-forward layers; 4 * d_model by default.", least=1, most=WIDEST
     )
     dropout: float = option(0.1, "Dropout rate.", least=0, below=1)
     share_embeddings: bool = option(True, "One embedding table for source, target and output.")
@@ -82,7 +82,7 @@ class TranslationOptions(RunOptions):
     )
     # --- training
     tokens_per_batch: int = option(
-        4096, "Tokens in a batch, padding included, on the longer side.", least=1, below=2**26
+        4096, "Tokens in a batch, padding included, on the longer side.", least=1, most=2**26
     )
     learning_rate: float = option(1e-3, "Learning rate at the end of the warm-up.", above=0)
     warmup: int = option(1000, "Steps of warm-up; after it the rate falls with the inverse square root.", least=0)

@@ -43,7 +43,7 @@ class VisionOptions(RunOptions):
         None,
         "Height and width to bring all images to; the data's own by default, 64 for a folder of classes.",
         least=1,
-        below=LARGEST,
+        most=LARGEST,
     )
     validation_share: float = option(0.1, "Share of each class held out for validation.", least=0, below=0.5)
     test_share: float = option(
@@ -65,20 +65,20 @@ class VisionOptions(RunOptions):
         None,
         "Side of a patch in pixels: 2 for images up to 16 pixels, about a seventh up to 64, 16 above; swin: half.",
         least=1,
-        below=LARGEST,
+        most=LARGEST,
     )
     d_model: int | None = option(
         None,
         "Width of the model or of its last stage: 64 for images up to 16 pixels, 128 up to 64, 192 above.",
         least=1,
-        below=WIDEST,
+        most=WIDEST,
     )
-    heads: int | None = option(None, "Attention heads; by default one for 32 of the width.", least=1, below=WIDEST)
+    heads: int | None = option(None, "Attention heads; by default one for 32 of the width.", least=1, most=WIDEST)
     layers: int | None = option(
-        None, "Blocks: 4 for images up to 16 pixels, 6 up to 64, 12 above.", least=1, below=DEEPEST
+        None, "Blocks: 4 for images up to 16 pixels, 6 up to 64, 12 above.", least=1, most=DEEPEST
     )
     mlp_dim: int | None = option(
-        None, "Width of the feed-forward layers; 2 * d_model by default.", least=1, below=WIDEST
+        None, "Width of the feed-forward layers; 2 * d_model by default.", least=1, most=WIDEST
     )
     pooling: str | None = option(None, "What the class is read from: a class token or the mean.", choices=POOLINGS)
     dropout: float = option(0.0, "Dropout rate.", least=0, below=1)
@@ -89,7 +89,7 @@ class VisionOptions(RunOptions):
         "Validate after every N epochs; by default after each, and where these are short about every 100 steps.",
         least=1,
     )
-    batch_size: int = option(64, "Images in a batch.", least=1, below=2**20)
+    batch_size: int = option(64, "Images in a batch.", least=1, most=2**20)
     learning_rate: float | None = option(
         None,
         "Largest learning rate, which falls along a cosine to 0: 2e-3 for images up to 16 pixels, 1e-3 above.",
