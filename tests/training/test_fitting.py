@@ -209,8 +209,11 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch, capsys
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (MemoryError("Unable to allocate 5.00 TiB"), "not enough memory for this run (Unable to allocate 5.00 TiB)"),
-        (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating"), "not enough memory for this run (OOM"),
+        (MemoryError("Unable to allocate 5.00 TiB"), "there is not enough memory (Unable to allocate 5.00 TiB)"),
+        (
+            tf.errors.ResourceExhaustedError(None, None, "OOM when allocating"),
+            "there is not enough memory (OOM",
+        ),
         (
             tf.errors.ResourceExhaustedError(None, None, "x.v2; No space left on device"),
             "run cannot be written (No space left on device). Free space, then continue with --resume.",
