@@ -10,8 +10,8 @@ _BIT_FIELDS = 3  # the kind of BMP that says which bits are which colour
 def decoded(content):
     """The pixels uint8 [h, w, 1 to 4] of one encoded file, a string scalar, as `read_image` has them.
 
-    As many channels as the file has, for an alpha channel would be cut off otherwise; 16 bits are rounded to 8. What a
-    camera noted of its turning is not carried out.
+    As many channels as the file has, for an alpha channel would be cut off otherwise; 16 bits are rounded to 8. The
+    EXIF orientation is not applied.
     """
 
     def jpeg():

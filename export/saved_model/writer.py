@@ -54,7 +54,8 @@ def export_saved_model(
     - `classify` (= `serving_default`): images uint8 [B, h, w, 1 to 4] of one size -> labels string [B], label_ids int32
       [B], probabilities float32 [B, N].
     - `classify_bytes`: image_bytes string [B], each a JPEG, PNG, BMP or GIF file (its first frame) -> the same. One
-      that cannot be decoded fails its batch, and the turning that a camera noted is not carried out, as `tf.io` has it.
+      that cannot be decoded fails its batch. The pixels are those of `read_image`, but the EXIF orientation is not
+      applied.
 
     Signatures of a `keras_attention.models.CLIP`, whose vectors have length one:
 

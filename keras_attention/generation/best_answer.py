@@ -12,7 +12,7 @@ from keras_attention.text.special_ids import BOS_ID, EOS_ID, PAD_ID
 def best_answer(decoder, state, *, limits, beams=1, length_penalty=LENGTH_PENALTY):
     """Decode from the begin-of-sentence token and keep the best hypothesis of each row.
 
-    Padding and begin of sentence are never generated: the decoder reads over the one, and neither is part of a text.
+    Padding and begin of sentence are never generated: the decoder skips the one, and neither is part of a text.
 
     Args:
         decoder: has `step` and `reorder`, such as `keras_attention.models.Transformer`.

@@ -43,7 +43,7 @@ def continue_greedily(model, prompt, *, max_new_tokens, end_id=-1, forbidden=(PA
     if tf.executing_eagerly() and not bool(tf.reduce_all(tf.reduce_any(real, axis=1))):
         raise ValueError("Every row of prompt needs a token to start from, such as the begin of a text.")
     batch, length = tf.unstack(tf.shape(prompt))
-    # The last real token starts the search, which reads it as its first step; padding is read over.
+    # The last real token starts the search, which reads it as its first step; padding is skipped.
     last = tf.argmax(tf.where(real, tf.range(length), -1), axis=1, output_type=tf.int32)
     is_last = tf.range(length) == last[:, None]
     start = tf.reduce_sum(tf.where(is_last, prompt, 0), axis=1)

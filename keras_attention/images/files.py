@@ -29,7 +29,7 @@ def require_pillow(module="Image"):
 def read_image(path, channels=3):
     """One image file as an array.
 
-    The format is told from the content, not from the name. The turning that a camera noted (EXIF) is carried out; what
+    The format is recognised by the content, not by the name. The EXIF orientation is applied; what
     is transparent becomes white; of an animation the first frame is taken; CMYK and other colours become RGB; 16 bits
     are rounded to 8.
 

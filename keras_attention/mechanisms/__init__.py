@@ -1,4 +1,4 @@
-"""Ways to attend: one file each, found by name."""
+"""Attention mechanisms: one file each, found by name."""
 
 from keras_attention.mechanisms.base import Mechanism, Supports, class_of, get, names, register
 from keras_attention.mechanisms.from_text import from_text

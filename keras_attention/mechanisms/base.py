@@ -1,4 +1,4 @@
-"""What a mechanism is: one way to attend, with its weights, its decoding state and what it supports."""
+"""What an attention mechanism is: its weights, its decoding state and what it supports."""
 
 import dataclasses
 
@@ -61,7 +61,7 @@ class Supports:
 
 
 class Mechanism(Recorded, keras.layers.Layer):
-    """One way to attend. Subclasses give `attend` and `supports`; the other hooks have defaults.
+    """An attention mechanism. Subclasses give `attend` and `supports`; the other hooks have defaults.
 
     A mechanism belongs to one `MultiHeadAttention` (its owner), which projects, splits heads, merges masks and calls
     `attend`. Each owner clones the mechanism from its config, so that one object given to two layers shares nothing.

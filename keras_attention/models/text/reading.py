@@ -38,7 +38,7 @@ class Reading:
     """New token ids on their way into a state.
 
     Args:
-        ids: integer [B, T], 0 = padding, which is read over.
+        ids: integer [B, T], 0 = padding, which is skipped.
         state: the model's state, with the shared part at its top.
         layers: list of pairs of a `MultiHeadAttention` and its own part of the state.
 

@@ -1,4 +1,4 @@
-"""Where tokens stand, as attention sees it: turned pairs of features, and biases that depend on a distance.
+"""Positions inside attention: rotated pairs of features, and biases that depend on a distance.
 
 A distance is the key's position minus the query's: below zero for what came before.
 """
