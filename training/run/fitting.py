@@ -37,7 +37,8 @@ def fit_in_folder(task, *, callbacks=()):
         process, in 10^6 bytes).
 
     Raises:
-        UsageError: bad options or data, a folder that is taken, a run that cannot be resumed.
+        UsageError: bad options or data, a folder that is taken, a run that cannot be resumed, a full disk.
+        MemoryError: the model, the data or a batch do not fit.
         KeyboardInterrupt: Ctrl-C; the state is saved.
     """
     options, folder = task.options, RunFolder(task.options.out)
