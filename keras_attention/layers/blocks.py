@@ -262,6 +262,13 @@ class DecoderBlock(_Block):
         self._memory_shape = tuple(memory_shape) if given else (None, None, self.d_model)
         super().build(x_shape)
 
+    def get_build_config(self):
+        # Of a memory as wide as the layer files say nothing, as always: version 0.1 reads them too.
+        config = super().get_build_config()
+        if config and self._memory_shape[-1] == self.d_model and "shapes_dict" in config:
+            return {"input_shape": config["shapes_dict"]["x_shape"]}
+        return config
+
     def _build_part(self, part, x_shape):
         if part is self.cross_attention:
             part.build(self._memory_shape, self._memory_shape, x_shape)

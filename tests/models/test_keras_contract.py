@@ -150,13 +150,13 @@ IMAGES = np.random.default_rng(3).normal(size=(2, 8, 8, 3)).astype("float32")
 X = np.random.default_rng(4).normal(size=(2, 3, 8)).astype("float32")
 
 
-def _lm():
-    return models.DecoderLM(13, d_model=8, num_heads=2, num_layers=1, dropout_rate=0.0)
+def _lm(**kwargs):
+    return models.DecoderLM(13, d_model=8, num_heads=2, num_layers=1, dropout_rate=0.0, **kwargs)
 
 
-def _translator():
+def _translator(**kwargs):
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-    return models.Transformer(13, 13, d_model=8, num_heads=2, dropout_rate=0.0, **sizes)
+    return models.Transformer(13, 13, d_model=8, num_heads=2, dropout_rate=0.0, **sizes, **kwargs)
 
 
 def _vit(cls=models.ViT, **kwargs):
@@ -289,9 +289,11 @@ def test_learned_positions_count_real_tokens_alone(jit):
 
 
 @pytest.mark.parametrize("max_length", [None, 6])
-def test_a_prompt_of_no_tokens_changes_nothing(max_length):
-    model = models.DecoderLM(13, d_model=8, num_heads=2, num_layers=1, mechanism="linear")
-    state = model.init_state(2, max_length)
+@pytest.mark.parametrize("mechanism", ["softmax", "blockwise", "local", "random", "linear", "retention"])
+@pytest.mark.parametrize("make", [_lm, _translator], ids=["lm", "translator"])
+def test_a_prompt_of_no_tokens_changes_nothing(make, mechanism, max_length):
+    model = make(mechanism=mechanism)
+    state = model.init_state(2 if make is _lm else tf.constant(IDS), max_length)
     logits, same = model.prefill(tf.constant(IDS[:, :0]), state)
     assert logits.shape == (2, 0, 13)
     for x, y in zip(tf.nest.flatten(same), tf.nest.flatten(state), strict=True):
