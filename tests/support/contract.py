@@ -255,7 +255,8 @@ class Battery:
         """
         layer, inputs = case.built(policy), case.random(rng)
         digits = 1e-5 if policy == "float32" else 1e-2
-        assert_mask(case.call(layer, inputs), case.carried(inputs, {}))
+        for one in (layer, *(case.built(policy, **changes) for changes in case.also)):
+            assert_mask(case.call(one, inputs), case.carried(inputs, {}))
         for names in {*((name,) for name in case.masked), case.masked} - {()}:
             masks = {}
             for name in names:

@@ -70,7 +70,7 @@ MODELS = [
         models.DecoderLM,
         {**TEXT, **DECODER},
         {"ids": ("T",)},
-        also=(SCORES,),
+        also=(SCORES, {"tie_output": True}),
         ids={"ids": 11},
         pad_id=0,
         padded=("ids",),

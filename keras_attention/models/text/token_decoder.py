@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_attention.layers import PositionalEncoding, SinusoidalEncoding, TokenEmbedding
+from keras_attention.layers.attention import implicit_masks
 from keras_attention.layers.built_first import built_first
 from keras_attention.layers.positions import schemes
 from keras_attention.models.carried_scores import CarriedScores
@@ -132,4 +133,6 @@ class TokenDecoder(ConfiguredModel):
     def _logits(self, x):
         norm, embedding = self.output_parts()
         x = x if norm is None else norm(x)
-        return embedding.logits(x) if self.output_dense is None else tf.cast(self.output_dense(x), tf.float32)
+        logits = embedding.logits(x) if self.output_dense is None else tf.cast(self.output_dense(x), tf.float32)
+        # Neither a tied table nor a cast hands on the mask of the tokens, which Keras' losses look for.
+        return implicit_masks.put(logits, implicit_masks.get(x))
