@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 import uuid
 from pathlib import Path
@@ -12,7 +13,7 @@ from keras_attention.errors import UsageError, reason_of
 from keras_attention.files import absent, is_version, newest_version, remove_empty
 from keras_attention.text.well_formed import well_formed
 
-_NO_SPACE = os.strerror(errno.ENOSPC)
+_FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT))
 
 
 @contextlib.contextmanager
@@ -32,7 +33,7 @@ def beside(path):
     with _disk_in_one_line(parent):
         try:
             temporary, lock = _locked(parent, path.name)
-            _remove_abandoned(parent, path.name, temporary)
+            _remove_abandoned(path)
             try:
                 yield temporary
             finally:
@@ -48,17 +49,20 @@ def _locked(parent, name):
         temporary = parent / f".{name}.{uuid.uuid4().hex[:12]}.tmp"
         temporary.mkdir(parents=True)
         lock = os.open(temporary, os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # a disk without locks of folders, on which nobody's folder is removed
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if temporary.exists():  # another export may have taken it for abandoned before it was locked
             return temporary, lock
         os.close(lock)
 
 
-def _remove_abandoned(parent, name, own):
-    for entry in parent.iterdir():
-        if entry == own or not (entry.name.startswith(f".{name}.") and entry.name.endswith(".tmp")):
-            continue
-        with contextlib.suppress(OSError):  # locked by its owner, or gone by now
+def _remove_abandoned(path):
+    pattern, found = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{12}}\.tmp"), []
+    for folder in (path.parent, path):  # a first export was at work next to `path`, a further one inside it
+        with contextlib.suppress(OSError):  # no folder, or one that may not be read
+            found += [entry for entry in folder.iterdir() if pattern.fullmatch(entry.name)]
+    for entry in found:
+        with contextlib.suppress(OSError):  # locked by its owner, this process for one, or gone by now
             lock = os.open(entry, os.O_RDONLY)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,7 +82,7 @@ def _disk_in_one_line(parent):
             "folder; nothing was written."
         ) from error
     except Exception as error:  # TensorFlow has a class of its own for a disk that is full, and h5py none
-        if _NO_SPACE not in str(error):
+        if not any(reason in str(error) for reason in _FULL):
             raise
         raise UsageError(f"{parent} is full. Free space there, or give another folder; nothing was written.") from error
 

@@ -20,7 +20,7 @@ class Given(NamedTuple):
 class ExportPlan:
     """One kind of model on its way into a SavedModel or an ONNX folder.
 
-    A subclass is one kind: it gives `takes`, `refused` and `prepare`, and what each of the two writers asks for. The
+    A subclass is one kind: it gives `takes`, `options` and `otherwise`, and what each of the two writers asks for. The
     writers (`export.saved_model.writer`, `export.onnx_folder.writer`) do all the rest: they write, scan, compare,
     describe and move.
 
@@ -31,21 +31,28 @@ class ExportPlan:
 
     Attributes:
         model, given: as given; for an ONNX folder a model of ours is one in float32, as CPUs have no kernels for less.
+        otherwise: why options that the kind does not take would have no effect.
+        reasons: dict of option -> why it would not, where that is another reason.
 
     Raises:
-        UsageError: an option that has no effect on this model, and whatever `prepare` refuses.
+        UsageError: an option that the kind does not take, and whatever `prepare` refuses.
     """
+
+    otherwise = ""
+    reasons = {}
 
     def __init__(self, model, given, *, onnx):
         self.model, self.given, self.onnx = model, given, onnx
-        for why, names in self.refused().items():
-            self._refuse(why, names)
+        self._refuse_other_options()
         self.prepare()
 
-    def _refuse(self, why, names):
-        found = [f"{name}=" for name in names if getattr(self.given, name) is not None]
-        if found:
-            raise UsageError(f"{' and '.join(found)} would have no effect: {why}. Leave it out.")
+    def _refuse_other_options(self):
+        taken, refused = self.options(), {}
+        for name, value in self.given._asdict().items():
+            if value is not None and name not in taken:
+                refused.setdefault(self.reasons.get(name, self.otherwise), []).append(f"{name}=")
+        for why, names in refused.items():
+            raise UsageError(f"{' and '.join(names)} would have no effect: {why}. Leave it out.")
 
     # --- the kind -------------------------------------------------------------------------------------------------
 
@@ -54,8 +61,8 @@ class ExportPlan:
         """Whether a model, given with `images` or None, is of this kind."""
         raise NotImplementedError
 
-    def refused(self):
-        """dict of a reason -> names of the options that have no effect for it."""
+    def options(self):
+        """Names of the fields of `Given` that the kind takes; all others are refused."""
         raise NotImplementedError
 
     def prepare(self):

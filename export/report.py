@@ -1,10 +1,13 @@
 """What an export says about itself, and the comparison with Keras behind it."""
 
 import dataclasses
+import datetime
+import json
 from pathlib import Path
 
 import numpy as np
 
+import keras_attention
 from keras_attention.errors import UsageError
 
 # Of the largest number compared (1 at least): two programs that round alike differ by far less, a wrong one by more.
@@ -37,9 +40,11 @@ class Comparison:
 
     Args:
         compute_dtype: name of the dtype the model computes in, which says what rounding may do.
+        nan_is_meant: whether Keras' own numbers may be NaN in places. Where all are, nothing can be compared.
     """
 
-    def __init__(self, compute_dtype):
+    def __init__(self, compute_dtype, *, nan_is_meant=False):
+        self.nan_is_meant = nan_is_meant
         self.tolerance = _TOLERANCE.get(compute_dtype, 1e-4)
         self.differences = {}
 
@@ -56,7 +61,13 @@ class Comparison:
             self.differences.setdefault(what, 0.0)
             return
         got, want = got.astype(np.float64), want.astype(np.float64)
-        same = (got == want) | (np.isnan(got) & np.isnan(want))  # an infinity equals itself
+        nan = np.isnan(want)
+        if nan.all() and nan.size if self.nan_is_meant else nan.any():
+            raise UsageError(
+                f"The export failed its check: {what} is NaN in Keras itself: there is nothing to compare with. Mend "
+                "the model, or let it compute in a wider dtype. Nothing was written."
+            )
+        same = (got == want) | (np.isnan(got) & nan)  # an infinity equals itself
         difference = float(np.max(np.abs(np.where(same, 0.0, got) - np.where(same, 0.0, want)), initial=0.0))
         scale = max(1.0, float(np.max(np.abs(want[np.isfinite(want)]), initial=0.0)))
         if not difference <= self.tolerance * scale:  # so that NaN fails
@@ -96,3 +107,24 @@ class Comparison:
     @property
     def largest(self):
         return max(self.differences.values(), default=0.0)
+
+
+def write_description(path, kind, options, comparison, **more):
+    """Writes export.json, for people and for our own loaders.
+
+    Args:
+        path: of the file.
+        kind: "saved_model" or "onnx".
+        options: dict, what the export was made with.
+        comparison: `Comparison`.
+        more: what this kind of folder says beside.
+    """
+    content = {
+        "kind": kind,
+        "keras_attention": keras_attention.__version__,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **more,
+        "options": options,
+        "differences_from_keras": comparison.differences,
+    }
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,14 +1,20 @@
 """Whole answers: from source ids to generated ids, and from text to text, in one graph."""
 
+import math
+
 import tensorflow as tf
 
+from keras_attention.errors import UsageError
 from keras_attention.export.boundary import Endpoint, real_ids
 from keras_attention.export.signatures import ids_and_lengths
+from keras_attention.generation.arguments import LENGTH_PENALTY
 from keras_attention.generation.best_answer import best_answer
 from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.generation.limits import answer_limits
+from keras_attention.scalars import is_whole
 from keras_attention.text.special_ids import PAD_ID
 
+BEAMS = 1
 _BLANK = r"[\s\pZ]*"  # what str.strip takes away, spaces of all scripts
 
 
@@ -67,3 +73,14 @@ class Answers:
 def usual_limits(source, capacity):
     """The limits int32 [B] that all ways to answer share, of source ids [B, S]."""
     return answer_limits(tf.reduce_sum(tf.cast(source != PAD_ID, tf.int32), axis=1), capacity)
+
+
+def search_options(beams, length_penalty):
+    """dict of "beams" and "length_penalty", with their defaults for None; raises `UsageError` for impossible values."""
+    beams = BEAMS if beams is None else beams
+    length_penalty = LENGTH_PENALTY if length_penalty is None else length_penalty
+    if not is_whole(beams, 1):
+        raise UsageError(f"beams must be a whole number of at least 1. Got {beams!r}.")
+    if not math.isfinite(length_penalty):
+        raise UsageError(f"length_penalty must be a finite number. Got {length_penalty}.")
+    return {"beams": int(beams), "length_penalty": float(length_penalty)}

@@ -26,20 +26,14 @@ _TEXTS, _IMAGES, _T = "text_batch_size", "image_batch_size", "sequence_length"
 class ClipPlan(ExportPlan):
     """A `keras_attention.models.CLIP`: its towers, and what compares their vectors, all of length one."""
 
+    otherwise = "CLIP has no search, and what it takes is known"
+
     @classmethod
     def takes(cls, model, images, onnx):
         return isinstance(model, CLIP)
 
-    def refused(self):
-        return {
-            "CLIP has no search, and what it takes is known": (
-                "beams",
-                "length_penalty",
-                "max_length",
-                "input_signature",
-                "samples",
-            )
-        }
+    def options(self):
+        return ("tokenizer", "images")
 
     def prepare(self):
         if isinstance(self.given.tokenizer, SentencePieceTokenizer):

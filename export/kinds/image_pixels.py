@@ -10,16 +10,20 @@ _BIT_FIELDS = 3  # the kind of BMP that says which bits are which colour
 def decoded(content):
     """The pixels uint8 [h, w, 1 to 4] of one encoded file, a string scalar, as `read_image` has them.
 
-    As many channels as the file has, for an alpha channel would be cut off otherwise; 16 bits are rounded to 8. The
-    EXIF orientation is not applied.
+    With its alpha channel where it has one; 16 bits become 8. The EXIF orientation is not applied, and what is
+    transparent in a GIF has the colour that TensorFlow gives it.
     """
 
     def jpeg():
         return tf.io.decode_jpeg(content, channels=0, dct_method="INTEGER_ACCURATE")  # Pillow's
 
-    def png():
-        # What has 8 bits comes as 257 times its value, which the rounding undoes.
-        wide = tf.io.decode_png(content, channels=0, dtype=tf.uint16)
+    def png_without_alpha():
+        # One colour that is transparent becomes alpha only where alpha is asked for.
+        return tf.io.decode_png(content, channels=4)
+
+    def deep_grey_png():
+        # `read_image` rounds 16 bits of grey, and drops the low 8 of colours, as TensorFlow does.
+        wide = tf.io.decode_png(content, channels=1, dtype=tf.uint16)
         return tf.cast((tf.cast(wide, tf.int32) + 128) // 257, tf.uint8)
 
     def other():
@@ -28,11 +32,14 @@ def decoded(content):
     def begins(mark):
         return tf.strings.substr(content, 0, len(mark)) == mark
 
+    head = tf.cast(tf.io.decode_raw(content, tf.uint8, fixed_length=72), tf.int64)  # zeros where the file is shorter
+    is_png, depth, kind = begins(b"\x89PNG"), head[24], head[25]
     pixels = tf.case(
         [
             (begins(b"\xff\xd8"), jpeg),
-            (begins(b"\x89PNG"), png),
-            (begins(b"BM"), lambda: _bmp(content, other())),
+            (is_png & (depth == 16) & (kind == 0), deep_grey_png),
+            (is_png & (depth == 8) & ((kind == 0) | (kind == 2)), png_without_alpha),
+            (begins(b"BM"), lambda: _bmp(content, head, other())),
         ],
         default=other,
     )
@@ -40,14 +47,13 @@ def decoded(content):
     return pixels
 
 
-def _bmp(content, values):
+def _bmp(content, header, values):
     """The pixels of a BMP, whose values [h, w, 1, 3 or 4] TensorFlow takes as they stand in the file.
 
     One byte a pixel is a place in the file's table of colours; a fourth byte is opacity only where a mask says so.
     """
-    # 14 bytes of the file's header, then the image's, which says its own size, and from 56 bytes on has four masks.
-    header = tf.cast(tf.io.decode_raw(content, tf.uint8, fixed_length=72), tf.int64)
 
+    # 14 bytes of the file's header, then the image's, which says its own size, and from 56 bytes on has four masks.
     def number(start):
         return tf.reduce_sum(header[start : start + 4] * tf.constant([1, 1 << 8, 1 << 16, 1 << 24], tf.int64))
 

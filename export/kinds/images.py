@@ -30,21 +30,14 @@ _SIZES = {
 class ImageClassifierPlan(ExportPlan):
     """Any `keras.Model` from normalized images [B, H, W, C] to logits [B, N], given with its `ImageTask`."""
 
+    otherwise = "a classifier of images has no search, and what it takes is known"
+
     @classmethod
     def takes(cls, model, images, onnx):
         return images is not None
 
-    def refused(self):
-        return {
-            "a classifier of images has no search, and what it takes is known": (
-                "tokenizer",
-                "beams",
-                "length_penalty",
-                "max_length",
-                "input_signature",
-                "samples",
-            )
-        }
+    def options(self):
+        return ("images",)
 
     def prepare(self):
         model, images = self.model, self.given.images
@@ -95,11 +88,9 @@ class ImageClassifierPlan(ExportPlan):
         return {"classify": pixels, "classify_bytes": encoded, "serving_default": pixels}
 
     def compare_served(self, served):
-        model, images = self.model, self.given.images
-        comparison, rng = Comparison(precision_of(model)), np.random.default_rng(0)
-        for batch in BATCHES:
-            pixels = rng.integers(0, 256, (batch, images.height, images.width, images.channels), dtype=np.uint8)
-            want = tf.nn.softmax(tf.cast(model(images.normalized(pixels), training=False), tf.float32))
+        comparison = Comparison(precision_of(self.model))
+        for pixels, _, logits in self._samples():
+            want = tf.nn.softmax(logits)
             encoded = tf.stack([tf.io.encode_png(image) for image in pixels])
             for name, given in (("classify", {"images": pixels}), ("classify_bytes", {"image_bytes": encoded})):
                 got = served[name](**{key: tf.constant(value) for key, value in given.items()})
@@ -121,15 +112,19 @@ class ImageClassifierPlan(ExportPlan):
         return {"model.onnx": (function, inputs, [Port("logits", ("batch_size", len(images.labels)))])}
 
     def compare_onnx(self, sessions):
-        model, images = self.model, self.given.images
-        comparison, rng = Comparison(precision_of(model)), np.random.default_rng(0)
+        comparison = Comparison(precision_of(self.model))
+        for _, values, logits in self._samples():
+            given = np.repeat(values.transpose(0, 3, 1, 2), 3 // values.shape[-1], axis=1)
+            comparison.numbers("logits", sessions["model.onnx"]({"pixel_values": given})["logits"], logits)
+        return comparison
+
+    def _samples(self):
+        """Yields random pixels uint8 [B, H, W, C], the model's numbers of them, and Keras' logits float32 [B, N]."""
+        images, rng = self.given.images, np.random.default_rng(0)
         for batch in BATCHES:
             pixels = rng.integers(0, 256, (batch, images.height, images.width, images.channels), dtype=np.uint8)
             values = images.normalized(pixels)
-            given = np.repeat(values.transpose(0, 3, 1, 2), 3 // images.channels, axis=1)
-            want = tf.cast(model(values, training=False), tf.float32)
-            comparison.numbers("logits", sessions["model.onnx"]({"pixel_values": given})["logits"], want)
-        return comparison
+            yield pixels, values, tf.cast(self.model(values, training=False), tf.float32)
 
     def write_companions(self, folder):
         """Writes config.json and preprocessor_config.json, by which `optimum` and `transformers` know the model.

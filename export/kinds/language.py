@@ -7,6 +7,7 @@ from keras_attention.export.kinds.own import OwnModelPlan
 from keras_attention.export.onnx_folder.graph import graph_of_endpoint
 from keras_attention.export.precision import in_float32
 from keras_attention.export.signatures import capacity_of, decodes, decoding_endpoints, has_encoder
+from keras_attention.inference.keras_models import check_vocabulary
 from keras_attention.inference.text_generator import PAST, PRESENT
 from keras_attention.models import DecoderLM
 from keras_attention.text import ByteTokenizer
@@ -19,19 +20,16 @@ class LanguagePlan(OwnModelPlan):
     "present.layers.0.key" and goes in again as "past.layers.0.key".
     """
 
+    nan_is_meant = False
+
     @classmethod
     def takes(cls, model, images, onnx):
         return decodes(model) and not has_encoder(model)
 
-    def refused(self):
-        search = ("beams", "length_penalty")
+    def options(self):
         # A tokenizer of bytes is noted for `TextGenerator`.
-        noted = isinstance(self.given.tokenizer, ByteTokenizer)
-        return {
-            "the model has no encoder, so that the export holds no search and no texts": search
-            if noted
-            else ("tokenizer", *search)
-        }
+        noted = ("tokenizer",) if isinstance(self.given.tokenizer, ByteTokenizer) else ()
+        return ("max_length", *super().options(), *noted)
 
     def prepare(self):
         if self.onnx and isinstance(self.model, DecoderLM):  # how to make another in float32 is not known
@@ -39,6 +37,8 @@ class LanguagePlan(OwnModelPlan):
         self.capacity = capacity_of(self.model, self.given.max_length)
         super().prepare()
         self.prefill, self.step = decoding_endpoints(self.model, self.capacity)
+        if self.given.tokenizer is not None:
+            check_vocabulary(self.given.tokenizer, self.step.outputs["logits"].shape[-1], "The export")
 
     def described(self):
         tokenizer = self.given.tokenizer

@@ -17,19 +17,16 @@ from keras_attention.export.state_names import named, packed
 class OwnModelPlan(ExportPlan):
     """Any `keras.Model`: `serving_default` or model.onnx. It is taken as it is, in its own precision."""
 
+    otherwise = "the model has no encoder, so that the export holds no search and no texts"
+    reasons = {"max_length": "the model has no decoding state of its own"}
+    nan_is_meant = True  # in some place, such as the logarithm of nothing
+
     @classmethod
     def takes(cls, model, images, onnx):
         return True
 
-    def refused(self):
-        return {
-            "the model has no encoder, so that the export holds no search and no texts": (
-                "tokenizer",
-                "beams",
-                "length_penalty",
-            ),
-            "the model has no decoding state of its own": ("max_length",),
-        }
+    def options(self):
+        return ("input_signature", "samples")
 
     def prepare(self):
         self.own, self.structure = own_endpoint(self.model, self.given.input_signature)
@@ -48,7 +45,7 @@ class OwnModelPlan(ExportPlan):
 
     def compare_call(self, run):
         """The `Comparison` of the exported call, a function of a dict of tensors by name, with the model's own."""
-        comparison = Comparison(precision_of(self.model))
+        comparison = Comparison(precision_of(self.model), nan_is_meant=self.nan_is_meant)
         samples = self.given.samples or random_inputs(self.model, self.structure, np.random.default_rng(0))
         for sample in samples:
             sample = tf.nest.map_structure(lambda spec, x: tf.cast(x, spec.dtype), self.structure, sample)

@@ -1,17 +1,14 @@
 """ONNX folders: an encoder-decoder in the layout of `optimum`, any other Keras model as one file."""
 
 import contextlib
-import datetime
-import json
 
-import keras_attention
 from keras_attention.errors import UsageError, reason_of
 from keras_attention.export import folders
 from keras_attention.export.kinds.choice import plan_for
 from keras_attention.export.onnx_folder import graph
 from keras_attention.export.plan import Given
 from keras_attention.export.precision import check_finite
-from keras_attention.export.report import ExportReport
+from keras_attention.export.report import ExportReport, write_description
 from keras_attention.inference.onnx_session import OnnxSession
 
 
@@ -91,7 +88,13 @@ def export_onnx(
             graph.write(temporary / name, function, inputs, outputs, plan.model.variables, external_data_over)
         plan.write_companions(temporary)
         comparison = plan.compare_onnx({name: CheckedSession(temporary / name) for name in graphs})
-        _describe(temporary, graphs, comparison, plan.described())
+        files = {
+            name: {"inputs": [port.name for port in inputs], "outputs": [port.name for port in outputs]}
+            for name, (_, inputs, outputs) in graphs.items()
+        }
+        write_description(
+            temporary / "export.json", "onnx", plan.described(), comparison, opset=graph.OPSET, files=files
+        )
         folder = folders.move_new(temporary, path)
     return ExportReport(folder, comparison.largest, comparison.differences, tuple(graphs))
 
@@ -117,20 +120,3 @@ class CheckedSession:
             raise UsageError(
                 f"The export failed its check: ONNX Runtime does not {act} {self.name} ({reason}); nothing was written."
             ) from error
-
-
-def _describe(folder, graphs, comparison, options):
-    """Writes export.json, for people and for our own loader."""
-    content = {
-        "kind": "onnx",
-        "keras_attention": keras_attention.__version__,
-        "opset": graph.OPSET,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "options": options,
-        "files": {
-            name: {"inputs": [port.name for port in inputs], "outputs": [port.name for port in outputs]}
-            for name, (_, inputs, outputs) in graphs.items()
-        },
-        "differences_from_keras": comparison.differences,
-    }
-    (folder / "export.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

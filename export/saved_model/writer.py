@@ -1,18 +1,14 @@
 """SavedModels for TensorFlow Serving and whatever else loads them, with nothing of this package inside."""
 
-import datetime
-import json
-
 import tensorflow as tf
 
-import keras_attention
 from keras_attention.errors import UsageError, reason_of
 from keras_attention.export import folders
 from keras_attention.export.kinds.choice import plan_for
 from keras_attention.export.plan import Given
 from keras_attention.export.precision import check_finite
 from keras_attention.export.quiet import quiet
-from keras_attention.export.report import ExportReport
+from keras_attention.export.report import ExportReport, write_description
 from keras_attention.export.saved_model import graph_scan
 
 
@@ -55,7 +51,7 @@ def export_saved_model(
       [B], probabilities float32 [B, N].
     - `classify_bytes`: image_bytes string [B], each a JPEG, PNG, BMP or GIF file (its first frame) -> the same. One
       that cannot be decoded fails its batch. The pixels are those of `read_image`, but the EXIF orientation is not
-      applied.
+      applied, and what is transparent in a GIF is not white.
 
     Signatures of a `keras_attention.models.CLIP`, whose vectors have length one:
 
@@ -107,8 +103,7 @@ def export_saved_model(
         _write(temporary, endpoints, plan.resources())
         graph_scan.check(temporary)
         comparison = plan.compare_served(tf.saved_model.load(str(temporary)).signatures)
-        _describe(temporary, endpoints, comparison, plan.described())
-        plan.write_extra_assets(temporary / "assets.extra")
+        _write_extra(temporary / "assets.extra", endpoints, comparison, plan)
         version = folders.move_as_version(temporary, path)
     return ExportReport(version, comparison.largest, comparison.differences, tuple(sorted(endpoints)))
 
@@ -136,20 +131,18 @@ def _write(folder, endpoints, resources):
         ) from error
 
 
-def _describe(folder, endpoints, comparison, options):
-    """Writes export.json, for people and for our own loader; servers do not look into assets.extra."""
-    extra = folder / "assets.extra"
-    extra.mkdir()
-    imports = {name: list(endpoint.imports) for name, endpoint in endpoints.items()}
-    content = {
-        "kind": "saved_model",
-        "keras_attention": keras_attention.__version__,
-        "tensorflow": tf.__version__,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "note": "A process must import the modules under 'imports' before it loads the model, for all signatures.",
-        "imports": sorted({module for modules in imports.values() for module in modules}),
-        "options": options,
-        "signatures": {name: endpoint.described() for name, endpoint in endpoints.items()},
-        "differences_from_keras": comparison.differences,
-    }
-    (extra / "export.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+def _write_extra(folder, endpoints, comparison, plan):
+    """Writes assets.extra, into which servers do not look."""
+    folder.mkdir()
+    imports = {module for endpoint in endpoints.values() for module in endpoint.imports}
+    write_description(
+        folder / "export.json",
+        "saved_model",
+        plan.described(),
+        comparison,
+        tensorflow=tf.__version__,
+        note="A process must import the modules under 'imports' before it loads the model, for all signatures.",
+        imports=sorted(imports),
+        signatures={name: endpoint.described() for name, endpoint in endpoints.items()},
+    )
+    plan.write_extra_assets(folder)

@@ -59,12 +59,16 @@ def test_answers_get_the_scores_of_the_search(rng, beams):
 
 
 def test_infinities_and_text_are_compared_as_they_are():
-    comparison = Comparison("float32")
+    comparison = Comparison("float32", nan_is_meant=True)
     comparison.numbers("logits", [-np.inf, 1.5, np.nan], [-np.inf, 1.50001, np.nan])
     assert 5e-6 < comparison.differences["logits"] < 2e-5
     for got in ([np.inf, 1.5, np.nan], [3.0, 1.5, np.nan], [-np.inf, 1.5, 0.0]):
         with pytest.raises(UsageError, match="logits differs from Keras by"):
-            Comparison("float32").numbers("logits", got, [-np.inf, 1.5, np.nan])
+            Comparison("float32", nan_is_meant=True).numbers("logits", got, [-np.inf, 1.5, np.nan])
+    for want, meant in (([1.5, np.nan], False), ([np.nan, np.nan], True)):
+        with pytest.raises(UsageError, match="logits is NaN in Keras itself: there is nothing to compare with"):
+            Comparison("float32", nan_is_meant=meant).numbers("logits", want, want)
+    comparison.numbers("nothing", np.zeros((0, 3)), np.zeros((0, 3)))
     comparison.numbers("label", np.array([b"12", b"cat"], object), np.array([b"12", b"cat"], object))
     with pytest.raises(UsageError, match="the text of label differs"):
         comparison.numbers("label", np.array([b"12", b"dog"], object), np.array([b"12", b"cat"], object))

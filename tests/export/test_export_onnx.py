@@ -452,7 +452,7 @@ def test_text_has_no_onnx(tmp_path):
 def test_a_failed_check_leaves_nothing(tmp_path, monkeypatch):
     def wrong(plan, sessions):
         assert list(sessions) == ["model.onnx"]
-        Comparison("float32").numbers("scores", np.zeros(2), np.array([0.0, np.nan]))
+        Comparison("float32").numbers("scores", np.array([0.0, np.nan]), np.zeros(2))
 
     monkeypatch.setattr(own.OwnModelPlan, "compare_onnx", wrong)
     with pytest.raises(UsageError, match="scores differs from Keras by nan"):

@@ -2,6 +2,7 @@
 
 import io
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -18,9 +19,9 @@ WIDE = np.clip(PIXELS[..., 0].astype(int) * 257 + np.random.default_rng(4).integ
 RGB, GREY = pil.fromarray(PIXELS[..., :3]), pil.fromarray(PIXELS[..., 0])
 
 
-def saved(image, kind):
+def saved(image, kind, **options):
     buffer = io.BytesIO()
-    image.save(buffer, kind)
+    image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
@@ -34,6 +35,23 @@ def bmp(header, compression, alpha_mask):
     return b"BM" + struct.pack("<IHHI", start + len(rows), 0, 0, start) + info + rest + rows
 
 
+def chunk(name, data):
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def png(depth, colours, values, *chunks):
+    """A PNG by hand, for what Pillow does not write."""
+    rows = b"".join(b"\0" + row.tobytes() for row in values)
+    head = struct.pack(">IIBBBBB", W, H, depth, colours, 0, 0, 0)
+    parts = [chunk(b"IHDR", head), *chunks, chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def one_is_transparent(values):
+    return chunk(b"tRNS", np.atleast_1d(values[2, 3]).astype(">u2").tobytes())
+
+
+DEEP = np.random.default_rng(5).integers(0, 65536, (H, W, 4)).astype(">u2")
 FILES = {
     "BMP of 32 bits": bmp(40, 0, 0),
     "BMP of 32 bits, fields": bmp(40, 3, 0),
@@ -49,10 +67,21 @@ FILES = {
     "PNG of grey and alpha": saved(pil.fromarray(PIXELS[..., :2].copy(), "LA"), "PNG"),
     "PNG of grey": saved(GREY, "PNG"),
     "PNG of 16 bits": saved(pil.fromarray(WIDE.astype(np.uint16)), "PNG"),
+    "PNG of 16 bits and three colours": png(16, 2, DEEP[..., :3]),
+    "PNG of 16 bits with alpha": png(16, 6, DEEP),
+    "PNG of 16 bits, grey and alpha": png(16, 4, DEEP[..., :2]),
+    "PNG of 16 bits, one transparent": png(16, 0, DEEP[..., 0], one_is_transparent(DEEP[..., 0])),
+    "PNG, one colour transparent": png(8, 2, PIXELS[..., :3], one_is_transparent(PIXELS[..., :3])),
+    "PNG of grey, one transparent": png(8, 0, PIXELS[..., 0], one_is_transparent(PIXELS[..., 0])),
+    "PNG of four bits": png(4, 0, PIXELS[:, :4, 0]),
+    "PNG with a palette and alpha": png(
+        8, 3, PIXELS[..., 0] % 5, chunk(b"PLTE", PIXELS[0, :5, :3].tobytes()), chunk(b"tRNS", bytes([0, 128, 255, 30]))
+    ),
     "PNG of one bit": saved(GREY.convert("1"), "PNG"),
     "PNG with a palette": saved(RGB.quantize(5), "PNG"),
     "GIF": saved(RGB.quantize(5), "GIF"),
     "JPEG": saved(RGB.resize((61, 43)), "JPEG"),
+    "JPEG with coarse colours": saved(RGB.resize((61, 43)), "JPEG", subsampling=2, progressive=True),
     "JPEG of grey": saved(GREY, "JPEG"),
     "JPEG of CMYK": saved(pil.fromarray(PIXELS, "CMYK"), "JPEG"),
 }
