@@ -8,7 +8,7 @@ from keras_attention.errors import UsageError
 from keras_attention.export.boundary import Endpoint, real_ids
 from keras_attention.export.signatures import ids_and_lengths
 from keras_attention.generation.arguments import LENGTH_PENALTY
-from keras_attention.generation.best_answer import best_answer
+from keras_attention.generation.best_search import best_answer
 from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.generation.limits import answer_limits
 from keras_attention.scalars import is_whole

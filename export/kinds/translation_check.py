@@ -18,7 +18,7 @@ from keras_attention.export.comparing import (
 from keras_attention.export.decoding_check import compare_decoding, inputs_of
 from keras_attention.export.precision import precision_of
 from keras_attention.export.report import Comparison
-from keras_attention.generation.best_answer import best_answer
+from keras_attention.generation.best_search import best_answer
 from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.inference.source_ids import source_ids
 from keras_attention.text import PAD_ID

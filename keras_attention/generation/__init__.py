@@ -1,9 +1,9 @@
 """Searches over any `step(tokens, state) -> (logits, state)`."""
 
 from keras_attention.generation.beam import beam_search
-from keras_attention.generation.best_answer import best_answer
+from keras_attention.generation.best_search import best_answer
 from keras_attention.generation.continuation import continue_greedily
-from keras_attention.generation.greedy import greedy
+from keras_attention.generation.greedy_search import greedy
 from keras_attention.generation.limits import answer_limits
 from keras_attention.generation.result import GenerationResult
 from keras_attention.generation.uncached import greedy_uncached

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_attention.generation.arguments import whole_number
 from keras_attention.generation.decoding_state import decoding_state
-from keras_attention.generation.greedy import greedy
+from keras_attention.generation.greedy_search import greedy
 from keras_attention.text.special_ids import PAD_ID
 
 

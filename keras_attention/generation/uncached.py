@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_attention.generation.arguments import start_token_vector
-from keras_attention.generation.greedy import greedy
+from keras_attention.generation.greedy_search import greedy
 from keras_attention.text.special_ids import PAD_ID
 
 

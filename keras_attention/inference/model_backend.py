@@ -5,7 +5,7 @@ from collections import OrderedDict
 import tensorflow as tf
 
 from keras_attention.generation.arguments import LENGTH_PENALTY, check_penalty
-from keras_attention.generation.best_answer import best_answer
+from keras_attention.generation.best_search import best_answer
 from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.generation.limits import answer_limits
 from keras_attention.inference.source_ids import source_ids

@@ -15,7 +15,7 @@ from keras_attention.export.precision import in_float32, precision_of
 from keras_attention.export.quiet import quiet
 from keras_attention.export.report import Comparison
 from keras_attention.export.signatures import capacity_of
-from keras_attention.generation.best_answer import best_answer
+from keras_attention.generation.best_search import best_answer
 from keras_attention.models import Transformer
 
 IDS = tf.TensorSpec([None, None], tf.int32, "ids")

@@ -20,7 +20,7 @@ from keras_attention.export.onnx_folder import graph
 from keras_attention.export.onnx_folder.writer import CheckedSession
 from keras_attention.export.report import Comparison
 from keras_attention.generation import greedy
-from keras_attention.generation.best_answer import best_answer
+from keras_attention.generation.best_search import best_answer
 from keras_attention.generation.limits import answer_limits
 from keras_attention.inference.source_ids import source_ids
 from keras_attention.inference.translator import Translator

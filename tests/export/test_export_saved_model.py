@@ -18,7 +18,7 @@ from keras_attention.export.report import Comparison
 from keras_attention.export.saved_model import graph_scan
 from keras_attention.export.state_names import named, packed
 from keras_attention.generation import beam_search, greedy, greedy_uncached
-from keras_attention.generation.best_answer import best_answer
+from keras_attention.generation.best_search import best_answer
 from keras_attention.generation.decoding_state import decoding_state
 from keras_attention.generation.limits import answer_limits
 from keras_attention.inference.source_ids import source_ids

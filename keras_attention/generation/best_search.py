@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_attention.generation.arguments import LENGTH_PENALTY
 from keras_attention.generation.beam import beam_search
-from keras_attention.generation.greedy import greedy
+from keras_attention.generation.greedy_search import greedy
 from keras_attention.generation.result import GenerationResult
 from keras_attention.text.special_ids import BOS_ID, EOS_ID, PAD_ID
 
