@@ -1,13 +1,10 @@
 """Attention for TensorFlow/Keras, from layer to served model."""
 
+import sys
+
 # First in the alphabet and in fact: this one raises where Keras runs on another backend.
 from keras_attention import backend as _backend  # noqa: F401
-from keras_attention.layers import MultiHeadAttention, PositionalEncoding, recommended_num_heads
 from keras_attention.lazy_names import lazy_names
-from keras_attention.ops.basics.masks import look_ahead_mask, padding_mask
-from keras_attention.ops.dense.blockwise import blockwise_attention
-from keras_attention.ops.dense.dot_product import scaled_dot_product_attention
-from keras_attention.ops.kernels.linear import linear_attention
 
 __version__ = "0.1.0"
 
@@ -22,6 +19,8 @@ __all__ = [
     "scaled_dot_product_attention",
 ]
 
+_LAYERS = "keras_attention.layers"
+_MASKS = "keras_attention.ops.basics.masks"
 # `import keras_attention` is enough to write `keras_attention.models.ViT`.
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -31,8 +30,24 @@ __getattr__, __dir__ = lazy_names(
     "generation",
     "images",
     "inference",
+    "layers",
+    "mechanisms",
     "models",
+    "ops",
     "pretrained",
     "text",
     "training",
+    MultiHeadAttention=_LAYERS,
+    PositionalEncoding=_LAYERS,
+    blockwise_attention="keras_attention.ops.dense.blockwise",
+    linear_attention="keras_attention.ops.kernels.linear",
+    look_ahead_mask=_MASKS,
+    padding_mask=_MASKS,
+    recommended_num_heads=_LAYERS,
+    scaled_dot_product_attention="keras_attention.ops.dense.dot_product",
 )
+
+# Keras finds the layers and mechanisms that a file names once they are imported: so that importing the package is
+# enough, and not in the process of a command, which shows its help without TensorFlow (keras_attention_command.py).
+if "keras_attention_command" not in sys.modules:
+    import keras_attention.layers  # noqa: F401

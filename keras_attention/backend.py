@@ -1,15 +1,10 @@
-"""The one Keras backend that this package runs on; importing this module checks it."""
+"""The one Keras backend that this package runs on; importing this module checks what the environment asks for."""
 
 import os
 
 
-def require_tensorflow():
-    """Raises ImportError where Keras is set to another backend, before Keras fails to import what that one needs."""
-    wanted = os.environ.get("KERAS_BACKEND") or "tensorflow"
-    if wanted == "tensorflow":
-        import keras  # only now: importing Keras imports its backend
-
-        wanted = keras.config.backend()
+def require_tensorflow(wanted):
+    """Raises ImportError where `wanted` is another backend, before Keras fails to import what that one needs."""
     if wanted != "tensorflow":
         raise ImportError(
             f"keras_attention runs on Keras' TensorFlow backend only. Got backend {wanted!r}: set "
@@ -17,4 +12,4 @@ def require_tensorflow():
         )
 
 
-require_tensorflow()
+require_tensorflow(os.environ.get("KERAS_BACKEND") or "tensorflow")

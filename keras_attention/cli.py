@@ -1,22 +1,23 @@
 """The `keras-attention` command: thin, one file per command in `keras_attention.commands`."""
 
 import sys
+from typing import Annotated
 
 import typer
 
-from keras_attention.console import run_app
+import keras_attention
+from keras_attention.console import plain_app, run_app
 
 
 def build_app():
     """The typer application with all commands."""
     from keras_attention.commands import classify, export, generate, train, translate
 
-    app = typer.Typer(
+    app = plain_app(
         name="keras-attention",
         help="Train attention models, export them for TensorFlow Serving and ONNX Runtime, and use them.",
         no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
+        callback=_about,
     )
     app.add_typer(train.app, name="train")
     app.add_typer(export.app, name="export")
@@ -24,6 +25,20 @@ def build_app():
     app.command("generate")(generate.generate)
     app.command("classify")(classify.classify)
     return app
+
+
+def _print_version(wanted: bool):
+    if wanted:
+        print(f"keras-attention {keras_attention.__version__}")
+        raise typer.Exit
+
+
+def _about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+):
+    pass
 
 
 def main(argv=None):

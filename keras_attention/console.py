@@ -5,6 +5,13 @@ import sys
 from keras_attention.errors import printable, shown_in_one_line
 
 
+def plain_app(**options):
+    """A `typer.Typer` whose help is plain text: in a table of 80 columns the longer names would be cut short."""
+    import typer
+
+    return typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None, **options)
+
+
 def run_app(build, argv, prefix, **options):
     """Runs a command.
 

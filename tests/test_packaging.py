@@ -52,7 +52,7 @@ def test_version_typing_and_command(config):
     assert (ROOT / "keras_attention/py.typed").exists() and "py.typed" in config["options.package_data"][
         "keras_attention"
     ]
-    assert "keras-attention = keras_attention.cli:main" in config["options.entry_points"]["console_scripts"]
+    assert "keras-attention = keras_attention_command:main" in config["options.entry_points"]["console_scripts"]
 
 
 def test_no_module_is_named_like_a_library(config):

@@ -20,6 +20,7 @@ LEVELS = [
     ("training", "export"),
     ("commands",),
     ("cli",),
+    ("__main__",),
 ]
 APART = [("training", "export"), ("ops", "text"), ("ops", "images")]
 # What a room hands on from above it, because it lived there in an earlier version: the only references upwards.
@@ -83,6 +84,14 @@ def test_a_face_hands_on_the_name_itself(package, name):
     handed = getattr(importlib.import_module(package), name)
     assert handed is getattr(importlib.import_module(FACES[package][name]), name)
     assert name in dir(importlib.import_module(package))
+
+
+def test_no_lazy_name_is_a_module():
+    """Importing the module would put it in the place of what the package hands on under its name."""
+    known = modules()
+    assert not [
+        f"{name}.{key}" for name, path in known.items() for key in lazily_named(path) if f"{name}.{key}" in known
+    ]
 
 
 def test_a_face_has_no_other_names():

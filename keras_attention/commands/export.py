@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
+from keras_attention.console import plain_app
 from keras_attention.errors import UsageError
 
-app = typer.Typer(help="Export a run folder for TensorFlow Serving or ONNX Runtime.", no_args_is_help=True)
+app = plain_app(help="Export a run folder for TensorFlow Serving or ONNX Runtime.", no_args_is_help=True)
 
 RunArgument = Annotated[Path, typer.Argument(help="A run folder, or a model saved as FILE.keras.")]
 BeamsOption = Annotated[int | None, typer.Option(help="Beams of the exported search; 1, greedy, by default.", min=1)]
@@ -29,9 +30,9 @@ def saved_model(
     max_length: MaxLengthOption = None,
 ):
     """Write a SavedModel: text or images in, text or labels out; of a translator every step between as a signature."""
-    from keras_attention.export import export_saved_model
-
     model, known = load(run)
+    from keras_attention.export import export_saved_model  # after the checks of the folder, which load no TensorFlow
+
     options = {"beams": beams, "length_penalty": length_penalty, "max_length": max_length}
     print(export_saved_model(model, out, **known, **options))
 
@@ -45,9 +46,9 @@ def onnx(
     max_length: MaxLengthOption = None,
 ):
     """Write an ONNX folder: encoder, decoder and decoder with past, or one graph for another model."""
-    from keras_attention.export import export_onnx
-
     model, known = load(run)
+    from keras_attention.export import export_onnx  # after the checks of the folder, which load no TensorFlow
+
     options = {"beams": beams, "length_penalty": length_penalty, "max_length": max_length}
     print(export_onnx(model, out, **known, **options))
 

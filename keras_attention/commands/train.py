@@ -1,13 +1,12 @@
 """`keras-attention train ...`: one sub-command per kind of model."""
 
-import typer
+from keras_attention.console import plain_app
+from keras_attention.training.clip.program import command as train_clip
+from keras_attention.training.language.program import command as train_language_model
+from keras_attention.training.translation.program import command as train_translation
+from keras_attention.training.vision.program import command as train_classifier
 
-from keras_attention.training.clip.task import command as train_clip
-from keras_attention.training.language.task import command as train_language_model
-from keras_attention.training.translation.task import command as train_translation
-from keras_attention.training.vision.task import command as train_classifier
-
-app = typer.Typer(help="Train a model with model.fit and write a run folder.", no_args_is_help=True)
+app = plain_app(help="Train a model with model.fit and write a run folder.", no_args_is_help=True)
 app.command("translation")(train_translation)
 app.command("image-classifier")(train_classifier)
 app.command("vit", hidden=True)(train_classifier)  # the older name

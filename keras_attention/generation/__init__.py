@@ -1,12 +1,5 @@
 """Searches over any `step(tokens, state) -> (logits, state)`."""
 
-from keras_attention.generation.beam import beam_search
-from keras_attention.generation.best_search import best_answer
-from keras_attention.generation.continuation import continue_greedily
-from keras_attention.generation.greedy_search import greedy
-from keras_attention.generation.limits import answer_limits
-from keras_attention.generation.result import GenerationResult
-from keras_attention.generation.uncached import greedy_uncached
 from keras_attention.lazy_names import lazy_names
 
 __all__ = [
@@ -20,5 +13,15 @@ __all__ = [
     "greedy_uncached",
 ]
 
-# It lived here before `keras_attention.inference` was there.
-__getattr__, __dir__ = lazy_names(__name__, Translator="keras_attention.inference.translator")
+# Searches on arrays do without TensorFlow, which the others load.
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    GenerationResult="keras_attention.generation.result",
+    Translator="keras_attention.inference.translator",  # it lived here before `keras_attention.inference` was there
+    answer_limits="keras_attention.generation.limits",
+    beam_search="keras_attention.generation.beam",
+    best_answer="keras_attention.generation.best_search",
+    continue_greedily="keras_attention.generation.continuation",
+    greedy="keras_attention.generation.greedy_search",
+    greedy_uncached="keras_attention.generation.uncached",
+)

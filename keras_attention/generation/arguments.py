@@ -1,7 +1,5 @@
 """Checks and defaults that the searches share."""
 
-import tensorflow as tf
-
 from keras_attention.errors import UsageError
 from keras_attention.scalars import is_whole
 
@@ -11,6 +9,8 @@ LENGTH_PENALTY = 0.6
 
 def start_token_vector(start_tokens):
     """`start_tokens` as int32 `[B]`; raises `ValueError` for another rank, `TypeError` for another kind of number."""
+    import tensorflow as tf
+
     tokens = tf.convert_to_tensor(start_tokens)
     if not tokens.dtype.is_integer:
         raise TypeError(f"start_tokens must hold integer token ids. Got dtype {tokens.dtype.name}.")
@@ -46,6 +46,8 @@ def row_limits(max_new_tokens, start_tokens, buffer_length):
     Returns:
         `(limits, width)`: int32 `[B]`, and an int, or an int32 scalar tensor where only the running graph knows it.
     """
+    import tensorflow as tf
+
     if buffer_length is not None:
         buffer_length = whole_number("buffer_length", buffer_length, least=0)
     if tf.is_tensor(max_new_tokens) or hasattr(max_new_tokens, "__len__"):

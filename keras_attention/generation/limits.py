@@ -1,7 +1,6 @@
 """How long an answer may become: one rule for Keras, SavedModel and ONNX, so that all three answer alike."""
 
 import numpy as np
-import tensorflow as tf
 
 
 def answer_limits(source_lengths, max_length):
@@ -18,5 +17,8 @@ def answer_limits(source_lengths, max_length):
     Returns:
         int32 `[B]`, of the same kind.
     """
-    minimum = tf.minimum if tf.is_tensor(source_lengths) else np.minimum
-    return minimum(4 * source_lengths + 32, max_length)
+    if isinstance(source_lengths, np.ndarray | np.generic):
+        return np.minimum(4 * source_lengths + 32, max_length)
+    import tensorflow as tf  # runtimes of arrays do without it
+
+    return tf.minimum(4 * source_lengths + 32, max_length)

@@ -1,12 +1,10 @@
 """What every search returns."""
 
-from typing import NamedTuple
-
-import tensorflow as tf
+from typing import Any, NamedTuple
 
 
 class GenerationResult(NamedTuple):
-    """Generated tokens and what is known about them.
+    """Generated tokens and what is known about them, as tensors, or as arrays where the search ran on arrays.
 
     The three first fields speak about the same tokens: those that were generated, **with** the end token where the
     model gave one and without the start token. So `tokens[..., lengths - 1] == end_id` tells a sentence that ended
@@ -23,7 +21,7 @@ class GenerationResult(NamedTuple):
             (a full fixed-size decode state), or no finite value. Such a row ends with the tokens it had.
     """
 
-    tokens: tf.Tensor
-    lengths: tf.Tensor
-    scores: tf.Tensor
-    overflow: tf.Tensor
+    tokens: Any
+    lengths: Any
+    scores: Any
+    overflow: Any

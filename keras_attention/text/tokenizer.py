@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-import tensorflow as tf
-
 from keras_attention.errors import UsageError
 from keras_attention.text.learning import learn_model
 from keras_attention.text.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -150,6 +148,8 @@ class SentencePieceTokenizer:
         Returns:
             int32 ids [B, S], padded with 0 on the right to the longest row; [S] for a scalar.
         """
+        import tensorflow as tf
+
         texts = tf.convert_to_tensor(texts, tf.string)
         if texts.shape.rank not in (0, 1):
             raise ValueError(f"texts must be a scalar or of shape [B]. Got shape {texts.shape}.")
@@ -185,6 +185,8 @@ class SentencePieceTokenizer:
         Returns:
             String tensor [B]; a scalar for [N].
         """
+        import tensorflow as tf
+
         ids = tf.convert_to_tensor(ids)
         if not ids.dtype.is_integer:
             raise TypeError(f"ids must be integers. Got dtype {ids.dtype.name}; cast them first.")
@@ -206,6 +208,8 @@ class SentencePieceTokenizer:
         `keras.utils.clear_session` throw kernels away: a handle kept from before would point to nothing. Made where it
         is used, it comes back with its kernel, and eager calls share one kernel as long as it lives.
         """
+        import tensorflow as tf
+
         try:
             import tensorflow_text
         except ImportError as error:

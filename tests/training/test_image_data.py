@@ -11,7 +11,7 @@ from PIL import Image
 
 from keras_attention.errors import UsageError
 from keras_attention.images import ImageTask
-from keras_attention.training.vision import augmentation
+from keras_attention.training.vision import augmentation_names
 from keras_attention.training.vision.augmentation import Augmentation
 from keras_attention.training.vision.image_data import (
     ImageBatches,
@@ -206,7 +206,7 @@ def test_batches_depend_on_seed_epoch_and_step_alone(rng):
 def test_every_augmentation_keeps_shapes_and_shares(rng):
     pixels = tf.constant(rng.uniform(0, 255, (6, H, W, 1)), tf.float32)
     labels = tf.one_hot([0, 1, 2, 0, 1, 2], 3)
-    for names in [*((name,) for name in augmentation.NAMES), augmentation.NAMES]:
+    for names in [*((name,) for name in augmentation_names.NAMES), augmentation_names.NAMES]:
         change = Augmentation(names, height=H, width=W, channels=1, fill=9.0, seed=1)
         data = tf.data.Dataset.range(2).map(lambda number, change=change: change(pixels, labels, number))
         (first, shares), (second, _) = list(data)
@@ -215,6 +215,6 @@ def test_every_augmentation_keeps_shapes_and_shares(rng):
         assert np.min(first) >= 0 and np.max(first) <= 255.01
         np.testing.assert_allclose(tf.reduce_sum(shares, axis=1), 1, atol=1e-5)
         assert ("mixup" in names or "cutmix" in names) == bool(np.abs(shares - labels).max() > 0), names
-    assert augmentation.parse("flip, crop") == ("crop", "flip") and augmentation.parse("none") == ()
+    assert augmentation_names.parse("flip, crop") == ("crop", "flip") and augmentation_names.parse("none") == ()
     with pytest.raises(UsageError, match="Got 'twist'"):
-        augmentation.parse("twist")
+        augmentation_names.parse("twist")

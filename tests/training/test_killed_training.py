@@ -19,7 +19,7 @@ FLAGS = (
 
 
 def start(*arguments):
-    command = [sys.executable, "-m", "keras_attention.training.translation.task", *arguments]
+    command = [sys.executable, "-m", "keras_attention.training.translation", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

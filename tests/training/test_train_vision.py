@@ -18,7 +18,7 @@ from keras_attention.training.optimization.weight_averages import moving_average
 from keras_attention.training.optimization.weight_decay import without_decay
 from keras_attention.training.run.callbacks import Budget, Progress
 from keras_attention.training.run.run_folder import RunFolder
-from keras_attention.training.vision import task
+from keras_attention.training.vision import program
 from keras_attention.training.vision.classifiers import build_model
 from keras_attention.training.vision.confusion import confusion_matrix, draw_confusion
 from keras_attention.training.vision.image_data import split_images
@@ -215,7 +215,7 @@ def test_measures_against_loops(rng, tmp_path):
 def test_bad_options_are_one_line(tmp_path, stripes, capsys):
     def refused(*words):
         with pytest.raises(SystemExit) as ended:
-            task.main(["--out", str(tmp_path / "run"), "--data", str(stripes), "--no-tensorboard", *words])
+            program.main(["--out", str(tmp_path / "run"), "--data", str(stripes), "--no-tensorboard", *words])
         lines = capsys.readouterr().err.strip().splitlines()
         assert ended.value.code == 2 and len(lines) == 1 and not (tmp_path / "run").exists()
         return lines[0]

@@ -16,7 +16,7 @@ from keras_attention.text import SentencePieceTokenizer
 from keras_attention.training.run.callbacks import Terminated
 from keras_attention.training.run.run_folder import RunFolder
 from keras_attention.training.run.training_state import CheckpointFolder, read_checkpoint
-from keras_attention.training.translation import task
+from keras_attention.training.translation import program, task
 from keras_attention.training.translation.options import TranslationOptions
 
 WORDS = {"red": "rot", "green": "grün", "blue": "blau", "cat": "katze", "dog": "hund", "house": "haus", "sun": "sonne"}
@@ -310,7 +310,7 @@ def commanded(corpus, tmp_path_factory):
     out = tmp_path_factory.mktemp("commanded") / "run"
     changes = {"d_model": 32, "dropout": 0.0, "epochs": 6, "bleu_every": 3, "validation_sentences": 9}
     chosen = options(corpus, out, **changes, tensorboard=True)
-    task.main(arguments(chosen))
+    program.main(arguments(chosen))
     return out, chosen
 
 
@@ -347,7 +347,7 @@ def test_the_loss_falls_and_every_piece_reads_alone(commanded, corpus):
 def test_a_finished_run_says_so(commanded, capsys):
     out, _ = commanded
     before = {path: path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
-    task.main(["--out", str(out), "--resume"])
+    program.main(["--out", str(out), "--resume"])
     assert f"{out} is finished: 66 steps, as its options say." in capsys.readouterr().out
     assert before == {path: path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
 
@@ -357,7 +357,7 @@ def test_more_test_sentences_of_a_finished_run_are_translated(commanded, tmp_pat
     shutil.copytree(out, tmp_path / "run")
     run = RunFolder(tmp_path / "run")
     before, weights = run.read_metrics(), run.load_model().get_weights()
-    task.main(["--out", str(run), "--resume", "--test-sentences", "2"])
+    program.main(["--out", str(run), "--resume", "--test-sentences", "2"])
     after = run.read_metrics()
     assert run.read_config()["options"]["test_sentences"] == 2
     assert after["test/exact_match"] in (0, 0.5, 1) and after["test/exact_match"] != before["test/exact_match"]
@@ -384,7 +384,7 @@ def test_a_pair_beyond_the_budget_is_told_for_every_split(tmp_path, capsys):
 def exits(argv, capsys):
     """The one line that a command with exit code 2 prints."""
     with pytest.raises(SystemExit) as end:
-        task.main(argv)
+        program.main(argv)
     assert end.value.code == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: ")

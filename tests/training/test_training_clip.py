@@ -13,7 +13,7 @@ import pytest
 from keras_attention.commands.export import load
 from keras_attention.errors import UsageError
 from keras_attention.text import BOS_ID, EOS_ID, SentencePieceTokenizer
-from keras_attention.training.clip import task
+from keras_attention.training.clip import program
 from keras_attention.training.clip.caption_data import SPLITS, PairBatches, Texts, split_captioned
 from keras_attention.training.clip.caption_sources import Captioned, read_captioned
 from keras_attention.training.clip.task import ClipOptions, train
@@ -229,7 +229,7 @@ def test_bad_files_and_options_are_one_line_and_leave_nothing(files, tmp_path, c
         ([*good, "--gallery", "9", "--validation-pairs", "9", "--mechanism", "axiom"], "axiom"),
     ]:
         with pytest.raises(SystemExit) as end:
-            task.main(["--out", str(tmp_path / "run"), *flags])
+            program.main(["--out", str(tmp_path / "run"), *flags])
         assert end.value.code == 2
         lines = capsys.readouterr().err.strip().splitlines()
         assert len(lines) == 1 and lines[0].startswith("error: ")
@@ -290,7 +290,7 @@ def whole(files, tmp_path_factory):
         if value is not None and not isinstance(value, bool):
             argv += ["--" + name.replace("_", "-"), str(value)]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        task.main(argv)
+        program.main(argv)
     return RunFolder(out), printed.getvalue()
 
 

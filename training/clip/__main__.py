@@ -1,5 +1,5 @@
 """`python -m keras_attention.training.clip`."""
 
-from keras_attention.training.clip.task import main
+from keras_attention.training.clip.program import main
 
 main()

@@ -14,7 +14,7 @@ from keras_attention.training.run.run_options import (
     memory_for_weights,
     option,
 )
-from keras_attention.training.vision import augmentation
+from keras_attention.training.vision import augmentation_names
 
 DEFAULT_EPOCHS = 60
 MODELS = ("hybrid", "vit", "swin")
@@ -78,6 +78,7 @@ class ClipOptions(RunOptions):
     ema: float = option(0.99, "Momentum of the moving average of the weights that is kept; 0: none.", least=0, below=1)
 
     kind = "clip"
+    paths = ("data", "captions")
     default_epochs = DEFAULT_EPOCHS
 
     def __post_init__(self):
@@ -87,7 +88,7 @@ class ClipOptions(RunOptions):
                 raise UsageError(
                     f"--{name} is missing. Give the images by --data and what is said of them by --captions."
                 )
-        mixing = [name for name in augmentation.parse(self.augment) if name in _MIXERS]
+        mixing = [name for name in augmentation_names.parse(self.augment) if name in _MIXERS]
         if mixing:
             raise UsageError(f"--augment {mixing[0]} mixes classes, which captions do not have. Leave it out.")
         if self.validation_pairs == 1:

@@ -12,14 +12,13 @@ import numpy as np
 from keras_attention.text import SentencePieceTokenizer
 from keras_attention.training.clip.caption_data import SPLITS, PairBatches, Texts, evaluation_pairs, split_captioned
 from keras_attention.training.clip.caption_sources import read_captioned
-from keras_attention.training.clip.options import ClipOptions
 from keras_attention.training.clip.towers import build_clip
 from keras_attention.training.optimization.averaged_adamw import averaged_adamw
-from keras_attention.training.run.command_arguments import training_command
 from keras_attention.training.run.fitting import fit_in_folder
 from keras_attention.training.run.task import Task, TaskData
 from keras_attention.training.run.validation import Validation
-from keras_attention.training.vision.augmentation import Augmentation, parse
+from keras_attention.training.vision.augmentation import Augmentation
+from keras_attention.training.vision.augmentation_names import parse
 from keras_attention.training.vision.image_data import border
 from keras_attention.training.vision.retrieval import recalls, zero_shot_accuracy
 
@@ -177,10 +176,3 @@ def measured(model, pairs, vectors):
     """The recalls of pairs by their vectors, and the loss with all of them as one batch."""
     similarities = model.similarities(vectors["image_embeds"], vectors["text_embeds"])
     return {**recalls(similarities), "loss": float(model.compute_loss(pairs, y_pred=vectors))}
-
-
-command, main = training_command(
-    ClipOptions,
-    train,
-    "Train CLIP on captioned images with model.fit and write a run folder: model, tokenizer, config, history, metrics.",
-)

@@ -1,5 +1,5 @@
 """`python -m keras_attention.training.language`."""
 
-from keras_attention.training.language.task import main
+from keras_attention.training.language.program import main
 
 main()

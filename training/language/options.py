@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from keras_attention.errors import UsageError
-from keras_attention.models.text.decoder_lm import POSITIONS
 from keras_attention.training.run.run_options import (
     DEEPEST,
+    POSITIONS,
     WIDEST,
     RunOptions,
     check_cooldown,

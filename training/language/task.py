@@ -13,9 +13,7 @@ import tensorflow as tf
 from keras_attention.models import DecoderLM
 from keras_attention.text import ByteTokenizer
 from keras_attention.training.language.byte_windows import ByteWindows, fingerprint, read_bytes, split_tail
-from keras_attention.training.language.options import LanguageOptions
 from keras_attention.training.optimization.compiling import compile_model
-from keras_attention.training.run.command_arguments import training_command
 from keras_attention.training.run.fitting import fit_in_folder
 from keras_attention.training.run.mechanism_options import decoding_mechanism
 from keras_attention.training.run.task import Task, TaskData
@@ -116,11 +114,3 @@ def _measured(model, windows):
         return {}
     scores = model.evaluate(windows.dataset(), verbose=0, return_dict=True)
     return {"bits_per_byte": scores["loss"] / math.log(2), **scores}
-
-
-command, main = training_command(
-    LanguageOptions,
-    train,
-    "Train a language model on the bytes of files with model.fit and write a run folder: model, config, history, "
-    "metrics.",
-)

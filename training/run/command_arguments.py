@@ -7,7 +7,7 @@ from typing import Annotated, get_type_hints
 
 import typer
 
-from keras_attention.console import run_app
+from keras_attention.console import plain_app, run_app
 from keras_attention.errors import UsageError
 from keras_attention.inference.folders import run_kind
 from keras_attention.training.run.config_file import with_config_file
@@ -20,7 +20,8 @@ def training_command(options_class, train, doc):
 
     Args:
         options_class: subclass of `RunOptions`.
-        train: function of such options that returns the content of metrics.json.
+        train: function of such options that returns the content of metrics.json; the program bears the name of the
+            package that it stands in.
         doc: help text of the command.
 
     Returns:
@@ -28,11 +29,14 @@ def training_command(options_class, train, doc):
     """
 
     def run(given):
-        for name, value in train(given_options(options_class, given)).items():
+        options = given_options(options_class, given)
+        if not options.resume:  # a finished run does without
+            options.refuse_missing()
+        for name, value in train(options).items():
             print(f"{name:36} {value:,.4f}" if isinstance(value, float) else f"{name:36} {value:,}")
 
     command = typer_command(options_class, run, doc)
-    return command, functools.partial(_run_alone, command, train.__module__)
+    return command, functools.partial(_run_alone, command, train.__module__.rpartition(".")[0])
 
 
 def given_options(options_class, given):
@@ -70,7 +74,10 @@ def typer_command(options_class, run, doc):
     parameters = [inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
     for option in fields(options_class):
         switch = [] if option.default is True else [flag_name(option.name)]  # "--x/--no-x" only where x is the default
-        declared = typer.Option(*switch, help=option.metadata["help"])
+        choices = option.metadata["choices"]
+        declared = typer.Option(
+            *switch, help=option.metadata["help"], metavar=f"[{'|'.join(choices)}]" if choices else None
+        )
         parameters.append(
             inspect.Parameter(
                 option.name,
@@ -112,7 +119,7 @@ def _run_alone(command, name, argv=None):
     """
 
     def build():
-        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        app = plain_app(add_completion=False)
         app.command()(command)
         return app
 

@@ -1,5 +1,6 @@
 """What the options of every kind of run share: one dataclass that the command line, Python and config.json share."""
 
+import os
 import sys
 import types
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -10,6 +11,8 @@ from keras_attention.errors import UsageError
 
 # What no option reaches: beyond it a slip of the keyboard is likelier than a wish, and the machine would be lost to it.
 WIDEST, DEEPEST, LONGEST, LARGEST = 2**20, 1000, 2**15, 2**13
+# Those of the models, which the options of a command do not load.
+POSITIONS = ("sinusoidal", "learned", "none", "alibi", "relative", "rotary")
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 
 
@@ -61,6 +64,7 @@ class RunOptions:
 
     default_epochs = 10
     kind = None
+    paths = ("data",)  # names of options that say which files are read
 
     def __post_init__(self):
         if not self.out:
@@ -109,6 +113,19 @@ class RunOptions:
         if {"epochs", "steps", "minutes"} & set(given):
             options.update(epochs=None, steps=None, minutes=None)
         return cls(**{**options, **given, "resume": True})
+
+    def refuse_missing(self):
+        """Raise UsageError if a file or folder to read is not there: before the libraries load that would read it."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name in self.paths and value not in (each.default, "-"):
+                for path in value if isinstance(value, (list, tuple)) else [value]:
+                    try:
+                        os.stat(path)
+                    except FileNotFoundError:
+                        raise UsageError(
+                            f"{path} does not exist. What {flag_name(each.name)} takes: {each.metadata['help']}"
+                        ) from None
 
     def least_memory(self):
         """Bytes that training is known to take before anything is read or built, see `memory_for_weights`."""

@@ -1,5 +1,5 @@
 """`python -m keras_attention.training.translation`."""
 
-from keras_attention.training.translation.task import main
+from keras_attention.training.translation.program import main
 
 main()

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from keras_attention.errors import UsageError
-from keras_attention.models.text.decoder_lm import POSITIONS
 from keras_attention.training.run.run_options import (
     DEEPEST,
     LONGEST,
+    POSITIONS,
     WIDEST,
     RunOptions,
     check_cooldown,
@@ -102,6 +102,7 @@ class TranslationOptions(RunOptions):
     )
 
     kind = "translation"
+    paths = ("data", "source_file", "target_file")
 
     def __post_init__(self):
         super().__post_init__()

@@ -14,7 +14,6 @@ from keras_attention.models import Transformer
 from keras_attention.text import SentencePieceTokenizer
 from keras_attention.training.optimization.compiling import compile_model
 from keras_attention.training.optimization.weight_averages import average_checkpoints
-from keras_attention.training.run.command_arguments import training_command
 from keras_attention.training.run.fitting import fit_in_folder
 from keras_attention.training.run.mechanism_options import stack_mechanisms
 from keras_attention.training.run.task import Task, TaskData
@@ -23,7 +22,6 @@ from keras_attention.training.run.validation import Validation
 from keras_attention.training.translation.batches import BatchPlan, NothingFits
 from keras_attention.training.translation.corpus import SPLITS, load_corpus, sample
 from keras_attention.training.translation.decoding import greedy_translator
-from keras_attention.training.translation.options import TranslationOptions
 from keras_attention.training.translation.scoring import score
 
 
@@ -187,10 +185,3 @@ class TranslationTask(Task):
                 sources, references, kinds = sample(data.corpus.splits[split], count)
                 scores[split] = found | score(translate(sources), references, kinds, options.bleu_tokenizer)
         return scores
-
-
-command, main = training_command(
-    TranslationOptions,
-    train,
-    "Train a translation model with model.fit and write a run folder: model, tokenizer, config, history, metrics.",
-)

@@ -1,5 +1,5 @@
 """`python -m keras_attention.training.vision`."""
 
-from keras_attention.training.vision.task import main
+from keras_attention.training.vision.program import main
 
 main()

@@ -3,9 +3,8 @@
 import keras
 import tensorflow as tf
 
-from keras_attention.errors import UsageError
+from keras_attention.training.vision.augmentation_names import NAMES
 
-NAMES = ("shift", "rotate", "zoom", "crop", "flip", "randaugment", "mixup", "cutmix")
 SHIFT, ROTATION, ZOOM, MARGIN = 0.1, 0.03, 0.1, 0.125
 # Of the images in a batch, the share that is shifted, rotated and zoomed. The others keep their sharpness: a model that
 # has seen nothing but interpolated pixels does worse on pixels as they are.
@@ -14,19 +13,6 @@ RANDAUGMENT = {"num_ops": 2, "factor": 0.1}
 MIXUP_ALPHA, CUTMIX_ALPHA = 0.2, 1.0
 # A layer draws fewer random numbers than this for one batch, so that no two batches share one.
 _DRAWS = 1024
-
-
-def parse(names):
-    """The names of a comma-separated list, in the order of `NAMES`; "none" is the empty one.
-
-    Raises:
-        UsageError: an unknown name.
-    """
-    given = {name.strip() for name in names.split(",")} - {"none", ""}
-    unknown = sorted(given - set(NAMES))
-    if unknown:
-        raise UsageError(f"--augment knows {', '.join(NAMES)} and none. Got {unknown[0]!r}.")
-    return tuple(name for name in NAMES if name in given)
 
 
 class Augmentation:

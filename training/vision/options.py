@@ -13,7 +13,7 @@ from keras_attention.training.run.run_options import (
     memory_for_weights,
     option,
 )
-from keras_attention.training.vision import augmentation
+from keras_attention.training.vision import augmentation_names
 from keras_attention.training.vision.image_sources import DIGITS
 
 MODELS = ("vit", "hybrid", "swin", "cnn")
@@ -51,7 +51,7 @@ class VisionOptions(RunOptions):
     )
     augment: str | None = option(
         None,
-        f"Changes to training images, with commas between: {', '.join(augmentation.NAMES)}; or none. By default "
+        f"Changes to training images, with commas between: {', '.join(augmentation_names.NAMES)}; or none. By default "
         "shift,rotate for digits, crop for IDX and npz, crop,flip for a folder.",
     )
     # --- model
@@ -107,7 +107,7 @@ class VisionOptions(RunOptions):
     def __post_init__(self):
         super().__post_init__()
         if self.augment is not None:
-            augmentation.parse(self.augment)
+            augmentation_names.parse(self.augment)
         if self.d_model is not None and self.heads is not None:
             check_heads(self.d_model, self.heads)
         if self.validation_share == 0:

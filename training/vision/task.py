@@ -12,17 +12,16 @@ import numpy as np
 import tensorflow as tf
 
 from keras_attention.training.optimization.averaged_adamw import averaged_adamw
-from keras_attention.training.run.command_arguments import training_command
 from keras_attention.training.run.fitting import fit_in_folder
 from keras_attention.training.run.run_folder import write_atomically
 from keras_attention.training.run.task import Task, TaskData
 from keras_attention.training.run.validation import Validation
-from keras_attention.training.vision.augmentation import Augmentation, parse
+from keras_attention.training.vision.augmentation import Augmentation
+from keras_attention.training.vision.augmentation_names import parse
 from keras_attention.training.vision.classifiers import build_model
 from keras_attention.training.vision.confusion import confusion_matrix, draw_confusion
 from keras_attention.training.vision.image_data import SPLITS, ImageBatches, border, evaluation_dataset, split_images
 from keras_attention.training.vision.image_sources import read_source
-from keras_attention.training.vision.options import VisionOptions
 from keras_attention.training.vision.retrieval import places
 
 TOP = 5  # of five classes or fewer, the true one is always among them
@@ -165,10 +164,3 @@ def measured(logits, labels):
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     found = {"accuracy": float(np.mean(reached <= 1)), "loss": float(np.mean(losses))}
     return found | ({"top5_accuracy": float(np.mean(reached <= TOP))} if logits.shape[1] > TOP else {})
-
-
-command, main = training_command(
-    VisionOptions,
-    train,
-    "Train a classifier of images with model.fit and write a run folder: model, config, history, metrics, pictures.",
-)
