@@ -12,7 +12,7 @@ $(READY): setup.cfg pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install python3.11 (and python3-venv on Debian)"; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; $(PYTHON) is older: call make PYTHON=/path/to/python3.11"; exit 2; }
 	@sh .ci/make_venv.sh $(PYTHON) $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[onnx,test,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[onnx,translation,test,dev]'
 	@touch $@
 
 demo: $(READY)
@@ -38,7 +38,7 @@ wheel-test: $(READY)
 	rm -rf build dist $(VENV)-wheel
 	$(BIN)/python -m build --wheel --outdir dist .
 	sh .ci/make_venv.sh $(PYTHON) $(VENV)-wheel
-	$(VENV)-wheel/bin/pip install --quiet "$$(ls dist/*.whl)[onnx,test]"
+	$(VENV)-wheel/bin/pip install --quiet "$$(ls dist/*.whl)[onnx,translation,test]"
 	cd $$(mktemp -d) && cp -r $(addprefix $(CURDIR)/,tests benchmarks examples setup.cfg README.md) . && \
 	$(CURDIR)/$(VENV)-wheel/bin/python -m pytest -q -n 2 -m 'not slow' \
 	    --ignore tests/test_packaging.py --ignore tests/test_structure.py --ignore tests/test_setup.py

@@ -2,6 +2,7 @@
 
 import random
 import re
+import sys
 from collections import Counter, defaultdict
 from functools import partial
 
@@ -211,3 +212,12 @@ def test_fewer_than_eight_kinds_are_refused(monkeypatch):
     monkeypatch.setattr(phrase_kinds, "KINDS", phrase_kinds.KINDS[4:])
     with pytest.raises(UsageError, match=r"en to zh gives only 6 kinds of phrase, fewer than 8 .number words, ordinal"):
         phrase_pairs(10, target_locale="zh")
+
+
+@pytest.mark.parametrize("library", ["babel", "num2words"])
+def test_without_its_libraries_the_extra_is_named(monkeypatch, library):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(
+        UsageError, match=rf"{library} cannot be imported .*pip install 'keras-attention\[translation\]'"
+    ):
+        phrase_pairs(10)

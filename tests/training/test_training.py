@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 
 import keras
 import numpy as np
@@ -508,3 +509,13 @@ def test_a_finished_run_can_be_made_longer(corpus, undisturbed, tmp_path):
     train(options(corpus, tmp_path / "longer", resume=True, epochs=3))
     assert_same_run(tmp_path / "long", tmp_path / "longer")
     assert RunFolder(tmp_path / "longer").read_config()["options"]["epochs"] == 3  # the next --resume goes by it
+
+
+def test_without_sacrebleu_the_loss_decides_and_one_line_says_so(corpus, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    found = train(options(corpus, tmp_path / "run", epochs=1))
+    printed = capsys.readouterr().out
+    assert printed.count("pip install 'keras-attention[translation]'") == 1 and "no BLEU" in printed
+    assert "validation/loss" in found and "test/exact_match" in found
+    assert not any("bleu" in name or "chrf" in name for name in found)
+    assert "val_loss" in RunFolder(tmp_path / "run").read_history()[-1]

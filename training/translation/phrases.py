@@ -1,6 +1,7 @@
 """The embedded corpus: phrases that two locales write differently, made from CLDR and num2words without a download."""
 
 import difflib
+import importlib
 import unicodedata
 
 import numpy as np
@@ -36,14 +37,22 @@ def phrase_pairs(count=24_000, *, source_locale="en", target_locale="de", seed=0
         write (num2words speaks fewer languages than CLDR) is left out and said in the `notes` of "train".
 
     Raises:
-        UsageError: A locale is unknown, both are the same, or they can write fewer than 8 kinds; or `count` is more
-            than there are different phrases.
+        UsageError: Babel or num2words is not installed; a locale is unknown, both are the same, or they can write fewer
+            than 8 kinds; or `count` is more than there are different phrases.
 
     Reference: Unicode Common Locale Data Repository, https://cldr.unicode.org.
     """
     for name, value, least in (("count", count, 1), ("held_out", held_out, 0), ("seed", seed, 0)):
         if int(value) != value or value < least:
             raise UsageError(f"{name} must be a whole number of at least {least}. Got {value}.")
+    for library in ("babel", "num2words"):
+        try:
+            importlib.import_module(library)
+        except ImportError as error:
+            raise UsageError(
+                f"The embedded phrases need Babel and num2words, and {library} cannot be imported ({error}): "
+                "pip install 'keras-attention[translation]', or give sentences by --data"
+            ) from None
     locales = _locale(source_locale), _locale(target_locale)
     if locales[0] == locales[1]:
         raise UsageError(f"source and target are the same locale, {locales[0]}: choose two")

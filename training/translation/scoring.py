@@ -1,9 +1,19 @@
 """How good translations are: BLEU, chrF and the share that is exactly right."""
 
+import importlib
 import re
 
 # Han, kana and Hangul: scripts that BLEU's usual tokenizer does not cut into words.
 _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af]")
+
+
+def has_bleu():
+    """Whether sacrebleu, of the extra [translation], can be imported."""
+    try:
+        importlib.import_module("sacrebleu")
+    except ImportError:
+        return False
+    return True
 
 
 def bleu_tokenizer(references):
@@ -30,7 +40,7 @@ def score(translations, references, kinds=None, tokenize="auto"):
 
     Returns:
         dict: "bleu" and "chrf" from 0 to 100 (corpus level, sacrebleu's defaults), "exact_match" and
-        "exact_match/<kind>" from 0 to 1. Empty for no translations.
+        "exact_match/<kind>" from 0 to 1. Empty for no translations; without "bleu" and "chrf" where `has_bleu` says no.
 
     Raises:
         ValueError: lists of different lengths.
@@ -47,16 +57,16 @@ def score(translations, references, kinds=None, tokenize="auto"):
         )
     if not references:
         return {}
-    import sacrebleu
-
-    if tokenize == "auto":
-        tokenize = bleu_tokenizer(references)
     right = [a.strip() == b.strip() for a, b in zip(translations, references)]
-    scores = {
-        "bleu": sacrebleu.corpus_bleu(translations, [references], tokenize=tokenize).score,
-        "chrf": sacrebleu.corpus_chrf(translations, [references]).score,
-        "exact_match": sum(right) / len(right),
-    }
+    scores = {}
+    if has_bleu():
+        import sacrebleu
+
+        if tokenize == "auto":
+            tokenize = bleu_tokenizer(references)
+        scores["bleu"] = sacrebleu.corpus_bleu(translations, [references], tokenize=tokenize).score
+        scores["chrf"] = sacrebleu.corpus_chrf(translations, [references]).score
+    scores["exact_match"] = sum(right) / len(right)
     for kind in sorted(set(kinds or [])):
         of_kind = [good for good, k in zip(right, kinds) if k == kind]
         scores[f"exact_match/{kind}"] = sum(of_kind) / len(of_kind)

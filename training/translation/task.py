@@ -22,14 +22,14 @@ from keras_attention.training.run.validation import Validation
 from keras_attention.training.translation.batches import BatchPlan, NothingFits
 from keras_attention.training.translation.corpus import SPLITS, load_corpus, sample
 from keras_attention.training.translation.decoding import greedy_translator
-from keras_attention.training.translation.scoring import score
+from keras_attention.training.translation.scoring import has_bleu, score
 
 
 def train(options, *, callbacks=(), translator=greedy_translator):
     """Train a translation model and leave it in a run folder; see `fit_in_folder`.
 
-    The model with the best BLEU on the validation pairs is kept, or with `options.average` the mean of the last
-    checkpoints.
+    The model with the best BLEU on the validation pairs is kept (without sacrebleu the one of lowest loss), or with
+    `options.average` the mean of the last checkpoints.
 
     Args:
         options: `TranslationOptions`.
@@ -149,6 +149,9 @@ class TranslationTask(Task):
         sources, references, _ = sample(data.corpus.splits["validation"], options.validation_sentences)
         batches = None if plan is None else plan.dataset()
         every = options.bleu_every if sources else 0
+        if every and not has_bleu():
+            print("no BLEU, the lowest loss is kept: BLEU needs pip install 'keras-attention[translation]'")
+            every = 0
 
         def measure(epoch, last):
             if batches is None:
