@@ -11,7 +11,8 @@ import numpy as np
 from keras_attention.export import export_onnx, export_saved_model
 from keras_attention.images import ImageInput
 from keras_attention.text import SentencePieceTokenizer
-from keras_attention.training.clip.task import ClipOptions, train
+from keras_attention.training.clip.options import ClipOptions
+from keras_attention.training.clip.task import train
 from keras_attention.training.run.run_folder import RunFolder
 
 OUT = Path("runs/clip-example")

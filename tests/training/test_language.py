@@ -192,7 +192,7 @@ def test_half_precision_compiled_in_fixed_shapes(files, tmp_path):
     ("content", "flags", "message"),
     [
         (b"", [], "is empty: give a file with something to learn"),
-        (None, [], "cannot be read (No such file or directory)"),
+        (None, [], "does not exist. What --data takes"),
         (b"x" * 50, ["--length", "64"], "the longest file has 48 bytes to train on, less than one piece of 64"),
         (TEXT, ["--heads", "3"], "--d-model must be divisible by --heads. Got 256 and 3"),
         (TEXT, ["--mechanism", "nystrom", "--length", "64"], "--mechanism nystrom cannot decode token by token. Give"),

@@ -16,7 +16,8 @@ from keras_attention.text import BOS_ID, EOS_ID, SentencePieceTokenizer
 from keras_attention.training.clip import program
 from keras_attention.training.clip.caption_data import SPLITS, PairBatches, Texts, split_captioned
 from keras_attention.training.clip.caption_sources import Captioned, read_captioned
-from keras_attention.training.clip.task import ClipOptions, train
+from keras_attention.training.clip.options import ClipOptions
+from keras_attention.training.clip.task import train
 from keras_attention.training.run.run_folder import RunFolder
 from keras_attention.training.vision.retrieval import recalls, zero_shot_accuracy
 
