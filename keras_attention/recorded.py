@@ -18,7 +18,8 @@ class Recorded:
     Objects with a config (mechanisms, position schemes, towers) are recorded as that config, so that nothing is tracked
     as a part; activations as Keras resolves them; tuples as lists. Initializers are read from the attribute of the
     argument's name. Where the config has to hold something else than what was given, the constructor says
-    `self._record(name=value)`.
+    `self._record(name=value)`. What has no config (a function that Keras would load as another one) can be used all the
+    same: `get_config` raises what was raised when it was recorded.
     """
 
     def __init_subclass__(cls, **kwargs):
@@ -29,10 +30,17 @@ class Recorded:
     def _record(self, **arguments):
         # Not by `setattr`, which Keras tracks, and which wants the layer to be initialized.
         recorded = vars(self).setdefault("_recorded", {})
-        recorded.update((name, _plain(name, value)) for name, value in arguments.items())
+        for name, value in arguments.items():
+            try:
+                recorded[name] = _plain(name, value)
+            except (TypeError, ValueError) as error:
+                recorded[name] = error.with_traceback(None)  # which would keep what the constructor held
 
     def get_config(self):
         config = {**super().get_config(), **vars(self).get("_recorded", {})}
+        for value in config.values():
+            if isinstance(value, Exception):
+                raise value
         for name in config:
             if name.endswith("initializer"):  # where None is the default, it stands for one of the layer's own
                 config[name] = keras.initializers.serialize(getattr(self, name))

@@ -160,7 +160,7 @@ def test_answers_depend_on_their_own_text_only(translator, beams):
     together = translator(TEXTS, beams=beams)
     assert [translator([text], beams=beams)[0] for text in TEXTS] == together
     assert translator(TEXTS[::-1], beams=beams) == together[::-1]
-    assert together[1] == "" and together[5] == "" and len(set(together)) >= 5
+    assert together[1] == "" and together[5] == "" and len(set(together)) >= 4
     assert translator([]) == []
 
 
