@@ -6,7 +6,7 @@ import random
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Most of the tests' time goes into compilers. XLA's own passes run, LLVM's do not (a quarter of the time of a compiled
 # test; `make test-slow` runs with both), and tf2onnx raises what goes wrong in a pass, where it would otherwise copy
-# the graph before each (half of the time of a conversion).
+# the graph before each.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 os.environ.setdefault("TF2ONNX_CATCH_ERRORS", "FALSE")
 
