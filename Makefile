@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # TensorFlow's start-up chatter hides the lines that matter.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-slow test-benchmarks check lint wheel-test clean
+.PHONY: demo test test-slow test-benchmarks test-sweep check lint wheel-test clean
 
 $(READY): setup.cfg pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install python3.11 (and python3-venv on Debian)"; exit 2; }
@@ -19,7 +19,7 @@ demo: $(READY)
 	$(BIN)/python examples/demo.py --out runs/demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow and not benchmarks'
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow and not benchmarks and not sweep'
 
 # XLA as users have it; the quick tests leave LLVM's passes out (tests/conftest.py).
 test-slow: $(READY)
@@ -27,6 +27,10 @@ test-slow: $(READY)
 
 test-benchmarks: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'benchmarks and not slow'
+
+# Hundreds of commands with bad input.
+test-sweep: $(READY)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m sweep
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -40,7 +44,7 @@ wheel-test: $(READY)
 	sh .ci/make_venv.sh $(PYTHON) $(VENV)-wheel
 	$(VENV)-wheel/bin/pip install --quiet "$$(ls dist/*.whl)[onnx,translation,test]"
 	cd $$(mktemp -d) && cp -r $(addprefix $(CURDIR)/,tests benchmarks examples setup.cfg README.md) . && \
-	$(CURDIR)/$(VENV)-wheel/bin/python -m pytest -q -n 2 -m 'not slow' \
+	$(CURDIR)/$(VENV)-wheel/bin/python -m pytest -q -n 2 -m 'not slow and not sweep' \
 	    --ignore tests/test_packaging.py --ignore tests/test_structure.py --ignore tests/test_setup.py
 
 clean:

@@ -17,7 +17,7 @@ import typer
 
 from keras_attention.cli import build_app, main
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.sweep
 
 ARCHIVE = max(release_folders.FOLDER.glob("*/folders/archive.tar.xz"))
 ABSURD = ("-1", "0", "1e8", "100000000", "nan", "abc", "", "\x1b[31m9", "99999999999999999999999")
