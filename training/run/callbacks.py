@@ -70,7 +70,8 @@ class Budget:
         return (
             (self.epochs is not None and progress.epoch >= self.epochs)
             or (self.steps is not None and progress.steps >= self.steps)
-            or (self.minutes is not None and progress.seconds >= 60 * self.minutes)
+            # Files and libraries take time before the first step, without which there is nothing to keep.
+            or (self.minutes is not None and progress.steps > 0 and progress.seconds >= 60 * self.minutes)
         )
 
     def share(self, progress, steps_per_epoch):
