@@ -54,7 +54,7 @@ def memory_case(megabytes):
 
 
 def test_memory_of_a_child_leaves_out_inputs_and_results():
-    memory = harness.peak_memory("tests.test_harness:memory_case", {"megabytes": 90})
+    memory = harness.peak_memory("tests.benchmarks.test_harness:memory_case", {"megabytes": 90})
     assert memory.results == 20_000_010
     assert memory.device is None
     assert 88e6 < memory.extra < 100e6
@@ -62,8 +62,8 @@ def test_memory_of_a_child_leaves_out_inputs_and_results():
 
 
 def test_a_failing_child_says_why():
-    with pytest.raises(RuntimeError, match=r"(?s)tests.test_harness:memory_case failed.*unexpected keyword argument"):
-        harness.peak_memory("tests.test_harness:memory_case", {"wrong": 1})
+    with pytest.raises(RuntimeError, match=r"(?s)memory_case failed.*unexpected keyword argument"):
+        harness.peak_memory("tests.benchmarks.test_harness:memory_case", {"wrong": 1})
 
 
 def test_a_worker_answers_in_turn_and_its_death_is_an_error():

@@ -115,7 +115,7 @@ def memory_case(megabytes):
 
 def test_memory_is_taken_in_a_fork_of_its_own():
     with harness.Forks() as forks:
-        target = "tests.test_mechanism_benchmark:memory_case"
+        target = "tests.benchmarks.test_mechanism_benchmark:memory_case"
         for megabytes in (150, 30):  # the second does not see what the first has left
             found = forks.peak_memory(target, {"megabytes": megabytes})
             assert found.results == 1_000_000
